@@ -1,9 +1,10 @@
 """The paper's experiments, run by one command and kept as one table.
 
-`paper.toml` has what is run, `plan` reads it; `tables` and `fits` make data sets, classifiers and
-explainers, `e1` to `e6` measure, `store` keeps what jobs find, `running` runs them; `pages`,
-`comparison`, `targets` and `drawing` turn the table into Markdown and pictures, `writing` writes
-them. `serving`, `batch` and `speed` are measurements of their own.
+`paper.toml` lists what is run, `plan` reads it and makes jobs, `jobs` runs and keeps them; `tables`
+and `fits` make data sets, classifiers and explainers; `e1` to `e5` and `advice` measure; `pages`,
+`comparison`, `targets` and the claims turn the table into Markdown, `drawing` into pictures, and
+`rendering` writes them. `survival` and `small_tables` are studies behind constants of the package,
+`speed` and `operations` measure what it costs.
 
     python -m benchmarks --pair wine-RF --experiment e2
     python -m benchmarks --render       # only the pages, from what has been run

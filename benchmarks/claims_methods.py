@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from benchmarks.evidence import (
+from benchmarks.figures import NONE, Figure
+from benchmarks.judging import (
     BASELINES,
     LAPACE,
     MODELS,
@@ -14,42 +15,37 @@ from benchmarks.evidence import (
     PARTLY,
     YES,
     Evidence,
+    Finding,
     Verdict,
+    claim,
     judged,
     mean,
     share,
 )
-from benchmarks.figures import NONE, Figure
 
-__all__ = [
-    "balanced",
-    "closest",
-    "dice_close",
-    "diverse",
-    "drce",
-    "fast",
-    "first_close",
-    "increases",
-    "input_robust",
-    "model_robust",
-    "plausible",
-    "private",
-    "robx",
-    "spectrum",
-    "validity",
-]
+__all__ = ["CLAIMS"]
+
+CLAIMS: list[Finding] = []
+
 
 SEVERAL = ("DiCE", "DRCE")
 
 
+RANKED = {
+    "validity": -1, "distance": 1, "lof": 1, "diversity": -1, "model_robustness": -1,
+    "input_max_set_distance": 1, "seconds": 1,
+}  # fmt: skip
+
+
+@claim(CLAIMS, "Figure 4", "All methods but DiCE always find valid counterfactuals")
 def validity(e: Evidence) -> Verdict:
     always = [n for n in BASELINES if e.mean(n, "validity") >= 1 - 1e-9]
     texts = [
         ", ".join(f"{pick} {100 * e.mean(pick, 'validity', r):.1f} %"
-                  for pick in ("First", "Middle", "Last"))
+                  for pick in LAPACE)
         for r in MODELS
     ]  # fmt: skip
-    fine = all(e.mean(p, "validity", "paper") >= 1 - 1e-9 for p in ("First", "Middle", "Last"))
+    fine = all(e.mean(p, "validity", "paper") >= 1 - 1e-9 for p in LAPACE)
     dice = e.mean("DiCE", "validity")
     others = len([n for n in always if n != "DiCE"]) == len(BASELINES) - 1
     if fine and others and dice >= 1 - 1e-9:
@@ -62,10 +58,11 @@ def validity(e: Evidence) -> Verdict:
     return Verdict(*texts, YES if fine and others else NO, f"DiCE {100 * dice:.1f} %")
 
 
+@claim(CLAIMS, "Figure 4", "NNCE and DRCE are consistently closest")
 def closest(e: Evidence) -> Verdict:
     def two(pair: str) -> bool:
         rank = sorted(BASELINES, key=lambda n: e.get(n, "distance", pair))
-        own = min(e.get(p, "distance", pair, "paper") for p in ("First", "Middle", "Last"))
+        own = min(e.get(p, "distance", pair, "paper") for p in LAPACE)
         return set(rank[:2]) == {"NNCE", "DRCE"} and own > e.get(rank[1], "distance", pair)
 
     found = e.where(two)
@@ -79,6 +76,7 @@ def closest(e: Evidence) -> Verdict:
     return Verdict(f"{share(found, e.pairs)}: {means}", ours[0], judged(found, e.pairs), because)
 
 
+@claim(CLAIMS, "Figure 4", "DiCE is competitively close on continuous-only data")
 def dice_close(e: Evidence) -> Verdict:
     ratio = {own: mean(e.get("DiCE", "distance", p) / e.get("NNCE", "distance", p) for p in pairs)
              for own, pairs in (("continuous", e.continuous), ("mixed", e.mixed))}  # fmt: skip
@@ -87,6 +85,7 @@ def dice_close(e: Evidence) -> Verdict:
     return Verdict(text, NONE, YES if fine else NO)
 
 
+@claim(CLAIMS, "Figure 4", "First is comparably close")
 def first_close(e: Evidence) -> Verdict:
     base = e.mean("NNCE", "distance")
     own = [e.mean("First", "distance", r) for r in MODELS]
@@ -97,6 +96,7 @@ def first_close(e: Evidence) -> Verdict:
     return Verdict(*texts, NO if farther else YES, because)
 
 
+@claim(CLAIMS, "Figure 4", "LAPACE is the most plausible on all data sets and models")
 def plausible(e: Evidence) -> Verdict:
     def best(pick: str, recipe: str) -> list[str]:
         return e.where(
@@ -108,7 +108,7 @@ def plausible(e: Evidence) -> Verdict:
 
     texts = [
         "; ".join(f"{pick} on {share(best(pick, r), e.pairs)}, mean {e.mean(pick, 'lof', r):.2f}"
-                  for pick in ("First", "Middle", "Last"))
+                  for pick in LAPACE)
         for r in MODELS
     ]  # fmt: skip
     found = best("Last", "paper")
@@ -119,6 +119,11 @@ def plausible(e: Evidence) -> Verdict:
                    if left else "")  # fmt: skip
 
 
+@claim(
+    CLAIMS,
+    "Figure 4",
+    "It is more diverse than DiCE and DRCE on mixed data, less on continuous-only data",
+)
 def diverse(e: Evidence) -> Verdict:
     def above(pick: str, recipe: str, pairs: Sequence[str]) -> list[str]:
         return e.where(
@@ -138,6 +143,7 @@ def diverse(e: Evidence) -> Verdict:
     return Verdict(*texts, YES if fine else PARTLY if mixed else NO)
 
 
+@claim(CLAIMS, "Figure 4", "Last is 100 % robust to model changes")
 def model_robust(e: Evidence) -> Verdict:
     shares = {r: [e.get("Last", "model_robustness", p, r) for p in e.pairs] for r in MODELS}
     texts = [f"{100 * mean(own):.2f} %, least {100 * min(own):.1f} %" for own in shares.values()]
@@ -147,11 +153,13 @@ def model_robust(e: Evidence) -> Verdict:
                    "classifier: nothing in training keeps it away from there")  # fmt: skip
 
 
+@claim(CLAIMS, "Abstract, Figure 4", "Last is perfectly robust to input changes")
 def input_robust(e: Evidence) -> Verdict:
     largest = [max(e.get("Last", "input_max_set_distance", p, r) for p in e.pairs) for r in MODELS]
     return Verdict(*(f"{v:.3f}" for v in largest), YES if largest[0] <= 1e-9 else NO)
 
 
+@claim(CLAIMS, "Figure 4", "Last is as close as RobXCE, more plausible and faster")
 def robx(e: Evidence) -> Verdict:
     other = {m: e.mean("RobXCE", m) for m in ("distance", "lof", "seconds")}
     own = {r: {m: e.mean("Last", m, r) for m in other} for r in MODELS}
@@ -169,6 +177,7 @@ def robx(e: Evidence) -> Verdict:
                    "from another base or ask for more stability")  # fmt: skip
 
 
+@claim(CLAIMS, "Figure 4", "Last is more robust to input changes and more plausible than DRCE")
 def drce(e: Evidence) -> Verdict:
     other = [e.mean("DRCE", m) for m in ("input_max_set_distance", "lof")]
     own = {r: [e.mean("Last", m, r) for m in ("input_max_set_distance", "lof")] for r in MODELS}
@@ -180,27 +189,27 @@ def drce(e: Evidence) -> Verdict:
                    else NO)  # fmt: skip
 
 
+@claim(CLAIMS, "Figure 4", "Robustness to model changes rises from First to Last")
 def increases(e: Evidence) -> Verdict:
     def steady(pair: str) -> bool:
-        first, middle, last = (
-            e.get(n, "model_robustness", pair, "paper") for n in ("First", "Middle", "Last")
-        )
+        first, middle, last = (e.get(n, "model_robustness", pair, "paper") for n in LAPACE)
         return first <= middle + 5e-4 and middle <= last + 5e-4
 
     texts = [
         " → ".join(f"{Figure(e.mean(n, 'model_robustness', r)):.1p} %"
-                   for n in ("First", "Middle", "Last"))
+                   for n in LAPACE)
         for r in MODELS
     ]  # fmt: skip
     found = e.where(steady)
     return Verdict(f"{texts[0]}, {share(found, e.pairs)}", texts[1], judged(found, e.pairs))
 
 
+@claim(CLAIMS, "Abstract, Figure 4", "Paths trade proximity for plausibility")
 def spectrum(e: Evidence) -> Verdict:
     """Whether distance grows and LOF falls from First over Middle to Last."""
 
     def curve(pair: str, metric: str, recipe: str) -> list[float]:
-        return [e.get(n, metric, pair, recipe) for n in ("First", "Middle", "Last")]
+        return [e.get(n, metric, pair, recipe) for n in LAPACE]
 
     def traded(pair: str, recipe: str) -> bool:
         away, lof = (curve(pair, m, recipe) for m in ("distance", "lof"))
@@ -212,7 +221,7 @@ def spectrum(e: Evidence) -> Verdict:
         found = e.where(lambda p, r=recipe: traded(p, r))
         shown = ", ".join(
             f"{n} {e.mean(n, 'distance', recipe):.2f} at LOF {e.mean(n, 'lof', recipe):.2f}"
-            for n in ("First", "Middle", "Last")
+            for n in LAPACE
         )
         texts.append(f"{shown}; step by step on {share(found, e.pairs)}")
     found = e.where(lambda p: traded(p, "paper"))
@@ -221,12 +230,7 @@ def spectrum(e: Evidence) -> Verdict:
     return Verdict(*texts, judged(found, e.pairs), because)
 
 
-RANKED = {
-    "validity": -1, "distance": 1, "lof": 1, "diversity": -1, "model_robustness": -1,
-    "input_max_set_distance": 1, "seconds": 1,
-}  # fmt: skip
-
-
+@claim(CLAIMS, "Section 4.2", "LAPACE has the best-balanced performance over all metrics")
 def balanced(e: Evidence, mixed: bool = False) -> Verdict:
     """The mean rank over seven metrics among the paper's methods; actionability has its own.
 
@@ -261,6 +265,17 @@ def balanced(e: Evidence, mixed: bool = False) -> Verdict:
                    "proximity, plausibility, diversity, both robustnesses and time")  # fmt: skip
 
 
+@claim(
+    CLAIMS,
+    "Section 5",
+    "With categories the model is less useful, its counterfactuals remain competitive",
+)
+def balanced_on_mixed(e: Evidence) -> Verdict:
+    """The same on the pairs with categories."""
+    return balanced(e, mixed=True)
+
+
+@claim(CLAIMS, "Abstract, Figure 4", "LAPACE is second only to NNCE in time")
 def fast(e: Evidence) -> Verdict:
     own = [e.mean("First", "seconds", r) for r in MODELS]
     others = {n: e.mean(n, "seconds") for n in BASELINES}
@@ -275,6 +290,7 @@ def fast(e: Evidence) -> Verdict:
                    f"{face:.1f} s; DRCE works on whole arrays here")  # fmt: skip
 
 
+@claim(CLAIMS, "Figure 4", "Counterfactuals are synthetic, not training rows")
 def private(e: Evidence) -> Verdict:
     texts = [f"Last {100 * e.mean('Last', 'copies', r):.1f} %" for r in MODELS]
     others = ", ".join(f"{n} {100 * e.mean(n, 'copies'):.0f} %" for n in ("NNCE", "FACE", "RobXCE"))

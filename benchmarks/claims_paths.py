@@ -7,36 +7,37 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from benchmarks.e3 import FACE
-from benchmarks.evidence import (
+from benchmarks.figures import NONE, part
+from benchmarks.judging import (
     LAPACE,
     MODELS,
     NO,
+    NOT_RUN,
     PARTLY,
     YES,
     Evidence,
+    Finding,
     Verdict,
+    claim,
     judged,
     mean,
     share,
 )
-from benchmarks.figures import NONE
-from benchmarks.provenance import part
 
-__all__ = [
-    "actionable",
-    "below_one",
-    "dash",
-    "digits",
-    "evolution",
-    "grows",
-    "late",
-    "light",
-    "near_one",
-    "steady",
-    "varies",
-]
+__all__ = ["CLAIMS"]
+
+CLAIMS: list[Finding] = []
 
 
+def _curve(e: Evidence, pair: str, recipe: str, metric: str) -> list[float]:
+    own = part(e.table, "e4")
+    own = own[(own["pair"] == pair) & (own["recipe"] == recipe) & (own["label"] == "all")]
+    own = own[own["metric"].str.startswith(f"{metric}@")]
+    means = own.groupby("metric")["mean"].mean().to_dict()
+    return [float(means[name]) for name in sorted(means, key=lambda n: float(n.partition("@")[2]))]
+
+
+@claim(CLAIMS, "Table 3", "Both LAPACE variants satisfy all constraints, FACE's do not")
 def actionable(e: Evidence) -> Verdict:
     pairs = [p for p in e.pairs if (r := e.plan[p].reported) and r.actionability]
 
@@ -63,6 +64,7 @@ def actionable(e: Evidence) -> Verdict:
     )
 
 
+@claim(CLAIMS, "Abstract, Section 3.3", "Constraints are met by lightweight gradient optimisation")
 def light(e: Evidence) -> Verdict:
     """What constraints cost, in seconds per 100 instances, one call each."""
     pairs = [p for p in e.pairs if (r := e.plan[p].reported) and r.actionability]
@@ -84,14 +86,7 @@ def light(e: Evidence) -> Verdict:
                    "bind, since rows that cannot meet them take all steps there are")  # fmt: skip
 
 
-def _curve(e: Evidence, pair: str, recipe: str, metric: str) -> list[float]:
-    own = part(e.table, "e4")
-    own = own[(own["pair"] == pair) & (own["recipe"] == recipe) & (own["label"] == "all")]
-    own = own[own["metric"].str.startswith(f"{metric}@")]
-    means = own.groupby("metric")["mean"].mean().to_dict()
-    return [float(means[name]) for name in sorted(means, key=lambda n: float(n.partition("@")[2]))]
-
-
+@claim(CLAIMS, "Figure 5", "Along a path the target's probability grows consistently")
 def grows(e: Evidence) -> Verdict:
     def steady(pair: str, recipe: str) -> bool:
         curve = _curve(e, pair, recipe, "probability")
@@ -103,6 +98,7 @@ def grows(e: Evidence) -> Verdict:
     return Verdict(*texts, judged(found["paper"], known["paper"]))
 
 
+@claim(CLAIMS, "Figure 5", "At small τ probabilities depend on the instance and vary")
 def varies(e: Evidence) -> Verdict:
     """Whether probabilities vary more between instances at small τ than at large."""
     own = part(e.table, "e4")
@@ -123,6 +119,7 @@ def varies(e: Evidence) -> Verdict:
                    )  # fmt: skip
 
 
+@claim(CLAIMS, "Figure 5", "LOF is near 1 along whole paths")
 def near_one(e: Evidence) -> Verdict:
     texts, largest = [], {}
     for recipe in MODELS:
@@ -144,6 +141,7 @@ def near_one(e: Evidence) -> Verdict:
                    "they flip one by one")  # fmt: skip
 
 
+@claim(CLAIMS, "Figure 5", "Centroids often have an LOF below 1")
 def below_one(e: Evidence) -> Verdict:
     ends = {r: [c[-1] for p in e.continuous if (c := _curve(e, p, r, "lof"))] for r in MODELS}
     texts = [", ".join(f"{v:.2f}" for v in own) or NONE for own in ends.values()]
@@ -152,6 +150,81 @@ def below_one(e: Evidence) -> Verdict:
                    PARTLY if below else NO, "heloc and wine, means over prototypes")  # fmt: skip
 
 
+@claim(CLAIMS, "Figure 6", "Prototypes of digits are of the digit they are meant for")
+def digits(e: Evidence) -> Verdict:
+    lines = [e.digits.line("truth", "paper"), e.digits.line("predictions", "default")]
+    if not lines[0]["prototypes valid"].repeats:
+        return NOT_RUN
+    texts = [f"{own['prototypes valid before repair']:of} by a network's label" for own in lines]
+    fine = lines[0]["prototypes valid before repair"].mean >= 1
+    because = "trained on the true labels, lapace's on the network's; see the gallery"
+    return Verdict(*texts, YES if fine else NO, because)
+
+
+@claim(CLAIMS, "Figure 2", "Paths are plausible evolutions from digit to digit")
+def evolution(e: Evidence) -> Verdict:
+    """How far images of a path are from the nearest training digit."""
+    metric = "nearest training digit, mean"
+
+    def away(labels: str, recipe: str) -> list[float]:
+        return [
+            e.digits.get(labels, recipe, metric, label=k).mean for k in ("first", "middle", "last")
+        ]
+
+    found = [away("truth", "paper"), away("predictions", "default")]
+    if math.isnan(found[0][0]):
+        return NOT_RUN
+    real = e.digits.get("predictions", "", metric, label="test digits").mean
+    texts = [", ".join(f"{n} {v:.3f}" for n, v in zip(LAPACE, own, strict=True)) for own in found]
+    return Verdict(*texts, YES if max(found[0]) <= real else NO,
+                   "root mean square of a pixel to the nearest training digit; test digits have "
+                   f"{real:.3f}. Before the label flips an image may hold parts of both digits "
+                   "(see the gallery)")  # fmt: skip
+
+
+@claim(CLAIMS, "Figure 2", "Points from about τ = 0.7 on are likely to be classified as the target")
+def late(e: Evidence) -> Verdict:
+    """The network's probability of the target before, at and after τ = 0.7."""
+    sides = (("truth", "paper"), ("predictions", "default"))
+    found = [[e.digits.get(labels, recipe, "probability at tau", label=tau).mean
+              for tau in ("0.50", "0.70", "0.90")] for labels, recipe in sides]  # fmt: skip
+    if math.isnan(found[0][0]):
+        return NOT_RUN
+    texts = [", ".join(f"{100 * v:.0f} %" for v in own) for own in found]
+    before, at, _ = found[0]
+    return Verdict(
+        *(f"{text} at τ = 0.5, 0.7, 0.9" for text in texts),
+        YES if before < 0.5 < at else NO,
+        "the network's probability, all digits",
+    )
+
+
+@claim(
+    CLAIMS,
+    "Figure 3",
+    "Under a constraint against the dash of a seven bright pixels there are mitigated, "
+    "between the ends too",
+)
+def dash(e: Evidence) -> Verdict:
+    def text(recipe: str, labels: str, mode: str) -> str:
+        line = e.digits.line(labels, recipe, label=f"dash: {mode}")
+        free = e.digits.line(labels, recipe, label="dash: free")
+        metric = "brightest in the dash, sevens"
+        return (f"brightest pixel of all sevens on paths {line[metric]} (free {free[metric]}); "
+                f"{line['sevens without a dash']:.0p} % have none above 0.01")  # fmt: skip
+
+    its = e.digits.line("truth", "paper", label="dash: latent")
+    if not its["sevens without a dash"].repeats:
+        return NOT_RUN
+    all_free = its["sevens without a dash"].mean >= 1 - 1e-9
+    return Verdict(f"latent: {text('paper', 'truth', 'latent')}",
+                   f"exact: {text('default', 'predictions', 'exact')}",
+                   YES if all_free else PARTLY,
+                   "" if all_free else "mitigated, not removed: on the other sevens gradient "
+                   "descent alone leaves a trace; projection and a check remove it")  # fmt: skip
+
+
+@claim(CLAIMS, "Section 4.2", "Standard deviations over runs are very low")
 def steady(e: Evidence) -> Verdict:
     texts, spreads = [], []
     for recipe in MODELS:
@@ -162,66 +235,3 @@ def steady(e: Evidence) -> Verdict:
                      f"at most {100 * spreads[-1]:.0f} %")  # fmt: skip
     return Verdict(*texts, YES if spreads[0] <= 0.1 else PARTLY,
                    "five splits, classifiers and fits here, not only test sets")  # fmt: skip
-
-
-def digits(e: Evidence) -> Verdict:
-    lines = [e.e5.line("truth", "paper"), e.e5.line("predictions", "default")]
-    if not lines[0]["prototypes valid"].repeats:
-        return Verdict(NONE, NONE, "not run")
-    texts = [f"{own['prototypes valid before repair']:of} by a network's label" for own in lines]
-    fine = lines[0]["prototypes valid before repair"].mean >= 1
-    because = "trained on the true labels, lapace's on the network's; see the gallery"
-    return Verdict(*texts, YES if fine else NO, because)
-
-
-def late(e: Evidence) -> Verdict:
-    """The network's probability of the target before, at and after τ = 0.7."""
-    sides = (("truth", "paper"), ("predictions", "default"))
-    found = [[e.e5.get(labels, recipe, "probability at tau", label=tau).mean
-              for tau in ("0.50", "0.70", "0.90")] for labels, recipe in sides]  # fmt: skip
-    if math.isnan(found[0][0]):
-        return Verdict(NONE, NONE, "not run")
-    texts = [", ".join(f"{100 * v:.0f} %" for v in own) for own in found]
-    before, at, _ = found[0]
-    return Verdict(
-        *(f"{text} at τ = 0.5, 0.7, 0.9" for text in texts),
-        YES if before < 0.5 < at else NO,
-        "the network's probability, all digits",
-    )
-
-
-def evolution(e: Evidence) -> Verdict:
-    """How far images of a path are from the nearest training digit."""
-    metric = "nearest training digit, mean"
-
-    def away(labels: str, recipe: str) -> list[float]:
-        return [e.e5.get(labels, recipe, metric, label=k).mean for k in ("first", "middle", "last")]
-
-    found = [away("truth", "paper"), away("predictions", "default")]
-    if math.isnan(found[0][0]):
-        return Verdict(NONE, NONE, "not run")
-    real = e.e5.get("predictions", "", metric, label="test digits").mean
-    texts = [", ".join(f"{n} {v:.3f}" for n, v in zip(LAPACE, own, strict=True)) for own in found]
-    return Verdict(*texts, YES if max(found[0]) <= real else NO,
-                   "root mean square of a pixel to the nearest training digit; test digits have "
-                   f"{real:.3f}. Before the label flips an image may hold parts of both digits "
-                   "(see the gallery)")  # fmt: skip
-
-
-def dash(e: Evidence) -> Verdict:
-    def text(recipe: str, labels: str, mode: str) -> str:
-        line = e.e5.line(labels, recipe, label=f"dash: {mode}")
-        free = e.e5.line(labels, recipe, label="dash: free")
-        metric = "brightest in the dash, sevens"
-        return (f"brightest pixel of all sevens on paths {line[metric]} (free {free[metric]}); "
-                f"{line['sevens without a dash']:.0p} % have none above 0.01")  # fmt: skip
-
-    its = e.e5.line("truth", "paper", label="dash: latent")
-    if not its["sevens without a dash"].repeats:
-        return Verdict(NONE, NONE, "not run")
-    all_free = its["sevens without a dash"].mean >= 1 - 1e-9
-    return Verdict(f"latent: {text('paper', 'truth', 'latent')}",
-                   f"exact: {text('default', 'predictions', 'exact')}",
-                   YES if all_free else PARTLY,
-                   "" if all_free else "mitigated, not removed: on the other sevens gradient "
-                   "descent alone leaves a trace; projection and a check remove it")  # fmt: skip

@@ -1,8 +1,4 @@
-"""E2 as Markdown: every method by every metric, the best marked, and the upshot in words.
-
-Nothing here depends on a particular result: the best method, and where ours win and lose, is
-computed from the figures each time.
-"""
+"""E2 as Markdown: every method by every metric, the best marked."""
 
 from __future__ import annotations
 
@@ -10,7 +6,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.figures import NO_FIGURE, NONE, Figure, Figures, Line, grid
+import pandas as pd
+
+from benchmarks.figures import (
+    NO_FIGURE,
+    NONE,
+    REPEATS,
+    Figure,
+    Figures,
+    Line,
+    grid,
+    made,
+    pairs_of,
+)
 from benchmarks.plan import Plan
 
 __all__ = [
@@ -27,7 +35,6 @@ __all__ = [
     "page",
     "reaching",
     "short",
-    "won",
 ]
 
 PICKS = ("First", "Middle", "Last", "nearest", "best")
@@ -114,10 +121,6 @@ ABOUT_MEAN = (
     "The mean over pairs of each method's mean over repeats; a method that lacks a pair is "
     "averaged over those it has. **Bold** is best, as far as the digits shown can tell."
 )
-ABOUT_WON = (
-    "On how many pairs one pick, held fixed, is better than every baseline / level with the best "
-    "of them, as far as the digits shown can tell."
-)
 ABOUT_PLAUSIBILITY = (
     "Mean over pairs. *LOF* and the others are among the distinct training rows the classifier "
     "gives the target, 20 neighbours; *among all rows* whatever their label, as RobustX measures "
@@ -135,11 +138,6 @@ ABOUT_CONFIDENCE = (
     "counterfactuals that retrained classifiers keep valid, in brackets LOF and distance. *Reaches "
     "95 %*: the lowest required probability at which it does."
 )
-ABOUT_PAIRED = (
-    "Mean distance of the picks that return one counterfactual per instance, and of NNCE for the "
-    "same instances; *no farther*: share of instances whose counterfactual is not farther than "
-    "NNCE's."
-)
 ABOUT_COUNTS = (
     "Counterfactuals per instance on average / perturbed instances / perturbed instances left out "
     "because the perturbation flips their label, or because they get no counterfactual, over all "
@@ -147,21 +145,18 @@ ABOUT_COUNTS = (
 )
 
 
-def page(plan: Plan, figures: Figures, pairs: Sequence[str], made: str) -> list[str]:
-    """E2's page: in words, the mean over pairs, every pair, by confidence, against NNCE."""
+def page(plan: Plan, table: pd.DataFrame) -> list[str]:
+    """Returns E2: the mean over pairs, every pair, by confidence."""
+    figures, pairs = Figures(table), pairs_of(plan, table)
     about = ABOUT_E2.format(**vars(plan.e2), instances=plan.protocol.instances)
-    perturbed: dict[str, int] = {}
-    for part in (plan.e2, *plan.more):
-        perturbed |= part.max_perturbed
-    perturbed |= dict.fromkeys(PICKS[3:], plan.e2.minimal_perturbed)
-    fewer = "; ".join(
-        f"{name} {count} {what}"
-        for what, most in (("instances", plan.e2.max_instances), ("perturbed", perturbed))
-        for name, count in most.items()
-    )
+    limits = [
+        *((m.name, m.instances, "instances") for m in plan.baselines),
+        *((m.name, m.perturbed, "perturbed") for m in plan.baselines),
+        *((name, plan.e2.minimal_perturbed, "perturbed") for name in PICKS[3:]),
+    ]
+    fewer = "; ".join(f"{name} {count} {what}" for name, count, what in limits if count)
     about += f" At most: {fewer}." if fewer else ""
-    parts = ["# E2: every method, eight metrics", f"{made} {about}"]
-    parts += ["## Where one pick is best", ABOUT_WON, won(figures, pairs)]
+    parts = ["# E2: every method, eight metrics", f"{made(plan, table, 'e2')} {REPEATS} {about}"]
     parts += ["## Mean over pairs", ABOUT_MEAN, brief(figures, pairs)]
     parts.append("![Every metric, by method: a dot per pair, a bar at their mean](e2.png)")
     parts += ["## Plausibility by other measures", ABOUT_PLAUSIBILITY]
@@ -172,8 +167,7 @@ def page(plan: Plan, figures: Figures, pairs: Sequence[str], made: str) -> list[
         cells = {m.key: [method.line(figures, pair)[m.key] for method in found] for m in METRICS}
         parts += [f"## {pair}", _compared(found, cells, "±")]
     parts += ["## First at a required confidence", ABOUT_CONFIDENCE, _confident(figures, pairs)]
-    parts += ["## One counterfactual per instance, against NNCE", ABOUT_PAIRED]
-    parts += [_paired(figures, pairs), "## Numbers of counterfactuals and of instances left out"]
+    parts.append("## Numbers of counterfactuals and of instances left out")
     return [*parts, ABOUT_COUNTS, _counts(figures, pairs)]
 
 
@@ -298,17 +292,6 @@ def reaching(figures: Figures, pair: str, share: float = 0.95) -> float | None:
     return None
 
 
-def _paired(figures: Figures, pairs: Sequence[str]) -> str:
-    template = "{paired_distance:±} | {paired_nnce:±} | {no_farther:.0p}"
-    lines = []
-    for pair in pairs:
-        found = [figures.line(pair, "default", name) for name in ("nearest", "best")]
-        count = max(line["paired_distance"].count for line in found)
-        lines.append((pair, *(template.format_map(line) for line in found), f"{count}"))
-    head = [part for name in ("nearest", "best") for part in (name, "NNCE", "no farther, %")]
-    return grid(("pair", *head, "instances"), lines)
-
-
 def _counts(figures: Figures, pairs: Sequence[str]) -> str:
     rows = []
     for method in methods(figures, pairs):
@@ -323,42 +306,3 @@ def _counts(figures: Figures, pairs: Sequence[str]) -> str:
             cells.append(f"{each} / {left_out}")
         rows.append((method.name, *cells))
     return grid(("method", *pairs), rows)
-
-
-def won(figures: Figures, pairs: Sequence[str]) -> str:
-    """On how many pairs each of our picks is better than every baseline, for each metric."""
-    ours = [m for m in methods(figures, pairs) if m.recipe != "baselines"]
-    lines = []
-    for metric in METRICS:
-        counts = [_won(figures, pairs, metric, method) for method in ours]
-        if any(total for *_, total in counts):
-            cells = (f"{better} / {level} of {total}" if total else NONE
-                     for better, level, total in counts)  # fmt: skip
-            lines.append((metric.title, *cells))
-    if not lines:
-        return "Nothing can be compared yet."
-    return grid(("metric", *(method.name for method in ours)), lines)
-
-
-def _won(
-    figures: Figures, pairs: Sequence[str], metric: Metric, method: Method
-) -> tuple[int, int, int]:
-    """Pairs on which a method is better than every baseline, level with the best, and compared."""
-    better = level = total = 0
-    for pair in pairs:
-        own = method.line(figures, pair)[metric.key]
-        others = [
-            figure
-            for other in METHODS
-            if other.recipe == "baselines"
-            and (figure := other.line(figures, pair)[metric.key]).repeats
-        ]
-        if not own.repeats or not others:
-            continue
-        total += 1
-        top = metric.top(others, key=lambda figure: figure.mean)
-        if f"{own:{metric.spec}}" == f"{top:{metric.spec}}":
-            level += 1
-        else:
-            better += metric.top(own.mean, top.mean) == own.mean
-    return better, level, total

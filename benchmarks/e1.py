@@ -26,8 +26,8 @@ from sklearn.pipeline import make_pipeline
 
 from benchmarks import paper_metrics
 from benchmarks.fits import Fit, Setup, fit, fitted, paper_split, setup_of, spent
+from benchmarks.jobs import Measure
 from benchmarks.plan import Job, Reading
-from benchmarks.store import Measure
 from lapace import Explainer, InputError, Search, metrics
 from lapace.arrays import Floats, Ints
 from lapace.classifier import Classifier

@@ -32,10 +32,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from benchmarks import baselines, paper_metrics
+from benchmarks.baselines.ppcef import network_of
 from benchmarks.fits import Cost, Setup, fitted, retrained_models, setup_of, spent
-from benchmarks.networks import network_of
-from benchmarks.plan import Comparison, Job
-from benchmarks.store import Measure, Record
+from benchmarks.jobs import Measure
+from benchmarks.plan import Baseline, Comparison, Job
 from lapace import Explainer, Search, metrics
 from lapace.arrays import Bools
 from lapace.result import PICKS, Counterfactuals, Explanation
@@ -44,8 +44,6 @@ __all__ = ["measure", "sweep"]
 
 _Picks: TypeAlias = Mapping[str, str]
 
-SEVERAL = ("DiCE", "DRCE", "DRCE-rows")  # baselines that can return several counterfactuals
-VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {"DRCE-rows": ("DRCE", {"halvings": 0})}
 # What is measured of First at a required confidence.
 CONFIDENT = (
     "validity", "valid_counterfactuals", "n_counterfactuals", "distance", "lof", "model_robustness",
@@ -59,24 +57,19 @@ GROUPS: tuple[_Picks, ...] = (
 PERTURBATION_SEED = 7_000  # keeps perturbations apart from everything else a seed decides
 
 
-def measure(job: Job, done: Sequence[Measure] = ()) -> Record:
-    """All figures of one side of the comparison.
-
-    Args:
-        job: The pair, the side, the seed and the settings.
-        done: Figures of methods that need not be run again.
-    """
+def measure(job: Job) -> Iterator[Measure]:
+    """Yields all figures of one side of the comparison: an explainer's picks, or a baseline."""
     if not len(setup_of(job).instances):
-        return Record([])
-    if job.recipe == "baselines":
-        return _baselines(job, done)
-    groups = GROUPS if job.recipe == "default" else GROUPS[:1]
-    return Record(list(_ours(job, _details(job), groups)))
+        return
+    if job.baseline is not None:
+        yield from _of_baseline(_Judge(job, _details(job), setup_of(job)), job.baseline)
+    else:
+        yield from _ours(job, _details(job), GROUPS if job.recipe == "default" else GROUPS[:1])
 
 
 def sweep(job: Job) -> Iterator[Measure]:
     """What the number of clusters does to First, Middle and Last: the same figures."""
-    for m in _ours(job, replace(_details(job), confidences=()), GROUPS[:1]):
+    for m in _ours(job, _details(job), GROUPS[:1]):
         yield replace(m, label=str(job.protocol.n_prototypes))
 
 
@@ -156,41 +149,14 @@ def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterato
 # Baselines
 
 
-def _baselines(job: Job, done: Sequence[Measure]) -> Record:
-    """Every baseline that can be run here and has not been; the others with the reason."""
-    setup = setup_of(job)
-    judge = _Judge(job, _details(job), setup)
-    found, not_run = list(done), {}
-    if not done:
-        found.append(Measure("instances", len(setup.instances), len(setup.instances)))
-    for name in judge.details.methods:
-        if name in {m.method for m in done}:
-            continue
-        try:
-            found += _baseline(name, judge)
-        # One method's failure, or a missing extra, must not cost the others.
-        except Exception as error:
-            reason = str(error).partition("\n")[0]
-            not_run[name] = f"{type(error).__name__}: {reason}"
-    for name in judge.details.again:
-        if not any(m.method == name and m.metric == "lof_all" for m in done):
-            frame = judge.frame_for(name)
-            again = _made(name, judge, setup.model).counterfactuals(frame, target=setup.data.target)
-            found.append(judge.lof_of_all(name, again.where(again.ok)))
-    return Record(found, not_run)
-
-
-def _made(name: str, judge: _Judge, model: Any) -> Any:
-    """A baseline, fitted."""
-    setup, details = judge.setup, judge.details
-    kind, options = VARIANTS.get(name, (name, {}))
-    if name in SEVERAL:
-        options = {**options, "count": details.n_counterfactuals}
-    if name == "PPCEF" and judge.job.pair.classifier == "mlp":
+def _made(baseline: Baseline, judge: _Judge, model: Any) -> Any:
+    """Returns a baseline, fitted."""
+    setup, options = judge.setup, dict(baseline.options)
+    if baseline.name == "PPCEF" and judge.job.pair.classifier == "mlp":
         # The network's own gradients; a forest has none and gets a student.
-        options = {"network": network_of(setup.model, setup.schema, setup.data.train)}
-    state = judge.job.seed
-    method = getattr(baselines, kind)(model, schema=setup.schema, random_state=state, **options)
+        options["network"] = network_of(setup.model, setup.schema, setup.data.train)
+    kind = getattr(baselines, baseline.kind or baseline.name)
+    method = kind(model, schema=setup.schema, random_state=judge.job.seed, **options)
     return method.fit(setup.data.train)
 
 
@@ -211,26 +177,24 @@ def _counted(model: Any) -> tuple[Any, _Count]:
     return Pipeline([("count", FunctionTransformer(count)), *model.steps]), count
 
 
-def _baseline(name: str, judge: _Judge) -> list[Measure]:
-    setup, details = judge.setup, judge.details
+def _of_baseline(judge: _Judge, baseline: Baseline) -> Iterator[Measure]:
+    setup, name = judge.setup, baseline.name
     model, count = _counted(setup.model)
     with spent() as fitting:
-        method = _made(name, judge, model)
-    frame, target = judge.frame_for(name), setup.data.target
-    instances = len(frame)
+        method = _made(baseline, judge, model)
+    frame = setup.wide.frame(setup.instances[: baseline.instances])
+    target, instances = setup.data.target, len(frame)
     method.counterfactuals(frame.head(1), target=target)  # loads what is loaded once
     before = count.rows
     with spent() as cost:
         found = method.counterfactuals(frame, target=target)
     cost.n_queries = count.rows - before
-    moved = judge.perturbed(min(details.max_perturbed.get(name, instances), instances))
+    moved = judge.perturbed(min(baseline.perturbed or instances, instances))
     after = method.counterfactuals(moved.frame, target=target)
-    return [
-        Measure("fit_seconds", fitting.processor, 1, method=name),
-        *cost.measures(instances, name),
-        *judge.quality(name, found),
-        *judge.stability(name, found, after, moved),
-    ]
+    yield Measure("fit_seconds", fitting.processor, 1, method=name)
+    yield from cost.measures(instances, name)
+    yield from judge.quality(name, found)
+    yield from judge.stability(name, found, after, moved)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -258,11 +222,6 @@ class _Judge:
         """The retrained classifiers."""
         rows, details = self.job.protocol.rows, self.details
         return retrained_models(self.job.pair, self.job.seed, rows, details.n_models, details.share)
-
-    def frame_for(self, name: str) -> Any:
-        """The instances a method explains: slow ones get fewer."""
-        instances = self.setup.instances
-        return self.setup.wide.frame(instances[: self.details.max_instances.get(name)])
 
     def perturbed(self, count: int) -> _Moved:
         """The first instances perturbed, the same way for every method."""
@@ -300,17 +259,13 @@ class _Judge:
         lof = usual.lof(ok.cells)
         yield Measure.of("lof", lof, method=method)
         yield Measure("lof_median", metrics.median(lof), len(ok), method=method)
-        yield self.lof_of_all(method, ok)
+        yield Measure.of("lof_all", self.setup.plausibility_of_all.lof(ok.cells), method=method)
         odd = paper_metrics.isolation(usual.schema, usual.rows, ok.cells)
         yield Measure.of("isolation", odd, method=method)
         near, _ = metrics.kneighbors(usual.schema, ok.cells, usual.rows, 5)
         yield Measure.of("knn_distance", near.mean(axis=1), method=method)
         away, _ = metrics.kneighbors(ok.schema, ok.cells, self.setup.train)
         yield Measure.of("copies", away[:, :1] == 0, method=method)
-
-    def lof_of_all(self, method: str, ok: Counterfactuals) -> Measure:
-        """LOF among all training rows."""
-        return Measure.of("lof_all", self.setup.plausibility_of_all.lof(ok.cells), method=method)
 
     def stability(
         self, method: str, before: Counterfactuals, after: Counterfactuals, moved: _Moved

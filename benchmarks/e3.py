@@ -32,10 +32,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from benchmarks import baselines
-from benchmarks.face_paths import face_path
+from benchmarks.baselines.face import face_path
 from benchmarks.fits import Cost, Setup, fitted, setup_of, spent
+from benchmarks.jobs import Measure
 from benchmarks.plan import Actionability, Job
-from benchmarks.store import Measure, Record
 from lapace import InputError, Search
 from lapace.arrays import Bools, Floats
 from lapace.constraints import System
@@ -83,33 +83,20 @@ class Method(NamedTuple):
     before: Cost
 
 
-def measure(job: Job, done: Sequence[Measure] = ()) -> Record:
-    """All figures of one pair and seed.
-
-    Args:
-        job: The pair, the seed and the settings.
-        done: Figures of methods that need not be run again.
-    """
+def measure(job: Job) -> Iterator[Measure]:
+    """Yields all figures of one pair and seed."""
     setup = _some(job)
     constraints: dict[str, list[Texts | None]] = {}
     for setting in ("easy", "hard"):
         texts = drawn(job, setup, hard=setting == "hard")
         known = zip(texts, setup.instances, strict=True)
         constraints[setting] = [None if infeasible(setup, *own) else own[0] for own in known]
-    found, not_run = list(done), {}
-    if not done:
-        for setting, own in constraints.items():
-            found.append(Measure.of("infeasible", [texts is None for texts in own], setting))
+        is_none = [texts is None for texts in constraints[setting]]
+        yield Measure.of("infeasible", is_none, setting)
     for name in FACE if job.recipe == "baselines" else LAPACE:
-        if name in {m.method for m in done}:
-            continue
-        try:
-            method = _face(name, job) if name in FACE else _lapace(name, job)
-            for setting, own in constraints.items():
-                found += _constrained(name, method, setting, own, setup)
-        except Exception as error:  # one method's failure must not cost the others
-            not_run[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return Record(found, not_run)
+        method = _face(name, job) if name in FACE else _lapace(name, job)
+        for setting, own in constraints.items():
+            yield from _constrained(name, method, setting, own, setup)
 
 
 def _some(job: Job) -> Setup:
@@ -123,7 +110,7 @@ def drawn(job: Job, setup: Setup, *, hard: bool) -> list[Texts]:
     """Every instance's constraints; the same for every method."""
     details = job.details
     assert isinstance(details, Actionability)
-    texts, names = details.constraints[job.pair.data], setup.schema.names
+    texts, names = details.constraints, setup.schema.names
     rng = np.random.default_rng([DRAW_SEED, job.seed])
     if hard:
         texts = tuple(narrowed(text, setup, details) for text in texts)

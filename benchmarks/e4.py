@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.fits import fitted, setup_of
+from benchmarks.jobs import Measure
 from benchmarks.plan import Job
-from benchmarks.store import Measure
 from lapace import Search
 
 __all__ = ["measure"]

@@ -9,12 +9,27 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-__all__ = ["NONE", "NO_FIGURE", "Figure", "Figures", "Line", "grid", "insert"]
+from benchmarks.plan import Plan
+
+__all__ = [
+    "NONE",
+    "NO_FIGURE",
+    "REPEATS",
+    "Figure",
+    "Figures",
+    "Line",
+    "grid",
+    "insert",
+    "made",
+    "pairs_of",
+    "part",
+]
 
 NONE = "–"
 SPEC = re.compile(r"([±~]?)(?:\.(\d))?(p?)")
@@ -120,21 +135,21 @@ class Figures:
         }
 
     def line(self, pair: str, recipe: str, method: str = "", label: str = "") -> Line:
-        """The figures of one pair, recipe, method and label, by metric."""
+        """Returns the figures of one pair, recipe, method and label, by metric."""
         return Line(self.by_key, (pair, recipe, method, label))
 
     def get(self, pair: str, recipe: str, metric: str, method: str = "", label: str = "") -> Figure:
-        """One figure; without a mean where there is none."""
+        """Returns one figure; without a mean where there is none."""
         return self.line(pair, recipe, method, label)[metric]
 
     def labels(self, pair: str, recipe: str, metric: str) -> list[str]:
-        """The labels a metric was measured for."""
+        """Returns the labels a metric was measured for."""
         found = (key for key in self.by_key if (key[0], key[1], key[4]) == (pair, recipe, metric))
         return sorted({key[3] for key in found if key[3]})
 
 
 def grid(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table.
+    """Returns a Markdown table.
 
     Examples:
         >>> print(grid(("a", "b"), [("1", "2")]))
@@ -147,7 +162,7 @@ def grid(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def insert(page: str, name: str, block: str) -> str:
-    r"""A page with `block` between its markers `<!-- name -->` and `<!-- /name -->`.
+    r"""Returns a page with `block` between its markers `<!-- name -->` and `<!-- /name -->`.
 
     Examples:
         >>> insert("a <!-- e1 -->old<!-- /e1 --> z", "e1", "new")
@@ -158,3 +173,43 @@ def insert(page: str, name: str, block: str) -> str:
     before, mark, rest = page.partition(f"<!-- {name} -->")
     _, end, after = rest.partition(f"<!-- /{name} -->")
     return f"{before}{mark}\n\n{block}\n\n{end}{after}" if mark and end else page
+
+
+# ------------------------------------------------------------------------------------------------
+# Where figures come from
+
+REPEATS = "Mean ± standard deviation over repeats."
+SIDES = {
+    "default": "with the default recipe",
+    "paper": "with the paper's recipe",
+    "baselines": "of the baselines",
+}
+
+
+def part(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Returns one experiment's lines; E1's with those of the tables the paper does not have."""
+    return table[table["experiment"].isin(("e1", "extra") if name == "e1" else (name,))]
+
+
+def pairs_of(plan: Plan, table: pd.DataFrame) -> list[str]:
+    """Returns the plan's pairs a table has figures of."""
+    known = set(table["pair"])
+    return [name for name in plan.names if name in known]
+
+
+def made(plan: Plan, table: pd.DataFrame, experiment: str) -> str:
+    """Returns how a page was made, and how much of the plan it shows."""
+    names = ("e1", "extra") if experiment == "e1" else (experiment,)
+    planned = Counter(job.recipe for job in plan.jobs(experiments=names))
+    done = table.groupby("recipe")["settings"].nunique()
+    counts = ", ".join(
+        f"{done.get(side, 0)} of {planned[side]} {words}"
+        for side, words in SIDES.items()
+        if planned[side]
+    )
+    versions = "; ".join(sorted(set(table["versions"]) - {""})) or "unknown versions"
+    return (
+        f"Made by `python -m benchmarks{' --quick' if plan.is_quick else ''} --experiment "
+        f"{' '.join(names)}` with {versions}. Jobs: {counts}; seeds "
+        f"{', '.join(map(str, sorted(set(table['seed']))))}."
+    )

@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 import numpy as np
 
+from benchmarks.jobs import Measure
 from benchmarks.losses import PaperLoss
 from benchmarks.plan import Job, Pair, Reading
-from benchmarks.store import Measure
 from benchmarks.tables import load, retrained
 from lapace import Explainer, metrics
 from lapace.arrays import Floats, Ints

@@ -1,23 +1,30 @@
-"""The experiments' pages as Markdown, and the blocks other pages show, from the tidy table alone.
-
-`comparison` has the page of E2, `targets` whether the figures reach what was aimed at.
-"""
+"""The pages of E1, E3, E4, the readings and the sweep as Markdown, from the tidy table alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from benchmarks import comparison, findings, targets
-from benchmarks.comparison import PICKS
-from benchmarks.figures import NONE, Figures, grid
-from benchmarks.path_pages import clusters, clusters_brief, e3, e3_brief, e4
+from benchmarks.comparison import PICKS, SWEPT, Method
+from benchmarks.e3 import FACE, LAPACE
+from benchmarks.figures import NONE, REPEATS, Figures, grid, made, pairs_of
 from benchmarks.plan import Pair, Plan
-from benchmarks.provenance import REPEATS, made, pairs_of, part
 
-__all__ = ["PAGES", "blocks"]
+__all__ = [
+    "clusters",
+    "clusters_brief",
+    "e1",
+    "e1_brief",
+    "e3",
+    "e3_brief",
+    "e4",
+    "readings",
+    "readings_brief",
+    "sources",
+    "sources_brief",
+]
 
 # ------------------------------------------------------------------------------------------------
 # E1
@@ -161,10 +168,9 @@ chosen without them, but for adult-full."""
 
 
 def e1(plan: Plan, table: pd.DataFrame) -> list[str]:
-    """E1: targets, utility, centroids, paths and cost."""
+    """Returns E1: utility, centroids, paths and cost."""
     figures, limits, protocol = Figures(table), plan.limits, plan.protocol
     parts = ["# E1: utility and centroids", f"{made(plan, table, 'e1')} {REPEATS}"]
-    parts += ["## Targets", targets.ABOUT_E1, targets.e1(plan, figures)]
     for title, (about, columns) in SECTIONS.items():
         parts += [f"## {title}", about.format(instances=protocol.instances)]
         parts.append(_recipes(plan, figures, columns))
@@ -246,8 +252,8 @@ def readings(plan: Plan, table: pd.DataFrame) -> list[str]:
     gaps = [pair.reported.gap for pair in plan.pairs if pair.reported is not None]
     about = ABOUT_READINGS.format(reported=sum(gaps) / max(1, len(gaps)))
     lines = [
-        (reading, *(f"{figures.get(p, 'paper', 'gap_raw', label=reading):±.1p}" for p in pairs))
-        for reading in plan.readings.options
+        (name, *(f"{figures.get(p, 'paper', 'gap_raw', label=name):±.1p}" for p in pairs))
+        for name in (reading.name for reading in plan.readings)
     ]
     theirs = (f"{own.gap:.1f}" if (own := plan[p].reported) else NONE for p in pairs)
     lines.append(("the paper's own figure", *theirs))
@@ -258,8 +264,8 @@ def readings(plan: Plan, table: pd.DataFrame) -> list[str]:
 def readings_brief(plan: Plan, table: pd.DataFrame) -> str:
     """A line per reading."""
     lines = []
-    for reading in plan.readings.options:
-        own = table[table["label"] == reading]
+    for reading in plan.readings:
+        own = table[table["label"] == reading.name]
         means = own.groupby("metric")["mean"].mean()
         valid = own[own["metric"] == "centroids_first_try"]
         count = f"{(valid['mean'] * valid['count']).sum():.0f} of {valid['count'].sum():.0f}"
@@ -268,7 +274,7 @@ def readings_brief(plan: Plan, table: pd.DataFrame) -> str:
             for m in READINGS.values() if m in means
         )  # fmt: skip
         if len(own):
-            lines.append((reading, f"{own['pair'].nunique()}", count, *cells))
+            lines.append((reading.name, f"{own['pair'].nunique()}", count, *cells))
     return grid(("reading", "pairs run", "centroids valid", *READINGS), lines)
 
 
@@ -302,50 +308,161 @@ def sources_brief(plan: Plan, table: pd.DataFrame) -> str:
     return grid(("pair", *SOURCES, "the paper's own figure"), lines)
 
 
-# ------------------------------------------------------------------------------------------------
-# E2
-
-
-def e2(plan: Plan, table: pd.DataFrame) -> list[str]:
-    """E2: every method by every metric."""
-    text = f"{made(plan, table, 'e2')} {REPEATS}"
-    return comparison.page(plan, Figures(table), pairs_of(plan, table), text)
-
+MODELS = {"default": "", "paper": ", paper's model"}
 
 # ------------------------------------------------------------------------------------------------
-# What is written
+# E3
 
-PAGES: Mapping[str, Callable[[Plan, pd.DataFrame], list[str]]] = {
-    "e1": e1, "readings": readings, "sources": sources, "e2": e2, "e3": e3, "e4": e4,
-    "clusters": clusters,
-}  # fmt: skip
-BLOCKS: Mapping[str, Callable[[Plan, pd.DataFrame], str]] = {
-    "e1": e1_brief,
-    "readings": readings_brief,
-    "sources": sources_brief,
-    "e2": lambda plan, table: comparison.brief(Figures(table), pairs_of(plan, table)),
-    "e2-won": lambda plan, table: comparison.won(Figures(table), pairs_of(plan, table)),
-    "e2-short": lambda plan, table: comparison.short(Figures(table), pairs_of(plan, table)),
-    "e3": e3_brief,
-    "clusters": clusters_brief,
-}
+CONSTRAINED = (
+    *(Method(name, "baselines", name) for name in FACE),
+    *(Method(f"{n}{of}", recipe, n) for recipe, of in MODELS.items() for n in LAPACE),
+)
+# The paper's own four, in its order, by the name they have here.
+REPORTED = (
+    "FACE-Interpolate",
+    "FACE-Greedy",
+    "LAPACE-naive, paper's model",
+    "LAPACE-latent, paper's model",
+)
+BRIEF = (*REPORTED, "LAPACE-naive", "LAPACE-exact")
+ABOUT_E3 = (
+    "{instances} instances of each seed. Share of instances with at least one point on a path that "
+    "satisfies all their constraints and is valid. *Easy*: {n_constraints} constraints each, drawn "
+    "from the data set's list. *Hard*: their ranges narrowed to the {low:.0%} to {high:.0%} "
+    "quantiles, and {n_fixed} of the instance's values held fixed. *Infeasible*: instances for "
+    "which provably no row satisfies the constraints; no method can answer them. In brackets the "
+    "paper's figures, where it has them. FACE's points are overwritten constraint by constraint, "
+    "or *projected* to the nearest values that satisfy all of them; *latent* is the paper's "
+    "gradient descent, *exact* the default."
+)
+ABOUT_ONE = (
+    "The same for one path each: the share of all paths, of instances that are not infeasible, "
+    "with such a point. FACE has one path per instance, an explainer one per prototype, and with "
+    "the default recipe one to a sampled endpoint."
+)
+ABOUT_POINTS = (
+    "Share of points that satisfy the constraints / LOF of valid points without constraints → of "
+    "valid points that satisfy them / processor seconds per 100 instances without → with "
+    "constraints (LAPACE explains one instance per call, FACE's paths are computed in one batch)."
+)
+POINTS = "{feasible_points:.1p} % / {lof_before} → {lof_after} / {seconds_before:.1} → {seconds:.1}"
 
 
-def blocks(plan: Plan, table: pd.DataFrame, digits: pd.DataFrame | None = None) -> dict[str, str]:
-    """What other pages show between the markers `<!-- name -->` and `<!-- /name -->`.
+def e3(plan: Plan, table: pd.DataFrame) -> list[str]:
+    """E3: shares of instances, shares of paths, then points of paths in both settings."""
+    figures, pairs = Figures(table), pairs_of(plan, table)
+    parts = ["# E3: actionability", made(plan, table, "e3"), ABOUT_E3.format(**vars(plan.e3))]
+    parts.append(_shares(plan, table, "satisfied", CONSTRAINED))
+    parts += ["## One path each", ABOUT_ONE, _shares(plan, table, "satisfied_path", CONSTRAINED)]
+    for setting in ("easy", "hard"):
+        lines = []
+        for method in CONSTRAINED:
+            found = [figures.line(pair, method.recipe, method.method, setting) for pair in pairs]
+            cells = (POINTS.format_map(f) if f["satisfied"].repeats else NONE for f in found)
+            lines.append((method.name, *cells))
+        parts += [f"## Points, {setting}", ABOUT_POINTS, grid(("method", *pairs), lines)]
+    return parts
 
-    Args:
-        plan: Whose results.
-        table: The tidy table, all of it.
-        digits: The table of E5, where there is one.
-    """
-    found = {
-        name: make(plan, own)
-        for name, make in BLOCKS.items()
-        if len(own := part(table, name.partition("-")[0]))
-    }
-    if len(part(table, "e2")):
-        found["findings"] = findings.table_of(plan, table, digits)
-    if len(part(table, "e2")) or len(part(table, "e3")):
-        found["targets"] = targets.markdown(plan, table)
-    return found
+
+def e3_brief(plan: Plan, table: pd.DataFrame) -> str:
+    """Shares of instances of the paper's four methods and of ours."""
+    return _shares(plan, table, "satisfied", [m for m in CONSTRAINED if m.name in BRIEF])
+
+
+def _shares(plan: Plan, table: pd.DataFrame, metric: str, methods: Sequence[Method]) -> str:
+    """One line per pair and setting, the best of each in bold."""
+    figures = Figures(table)
+    lines = []
+    for setting in ("easy", "hard"):
+        for pair in pairs_of(plan, table):
+            reported = plan[pair].reported
+            known = reported.actionability if reported and setting == "easy" else None
+            theirs = dict(zip(REPORTED, known, strict=True)) if known else {}
+            texts = {
+                m.name: f"{figures.get(pair, m.recipe, metric, m.method, setting):.3}"
+                for m in methods
+            }
+            top = max((text for text in texts.values() if text != NONE), default="")
+            cells = {m: f"**{text}**" if text == top else text for m, text in texts.items()}
+            if metric == "satisfied":
+                cells |= {m: f"{cells[m]} ({theirs[m]:.2f})" for m in cells if m in theirs}
+            sides = (figures.get(pair, side, "infeasible", label=setting)
+                     for side in ("baselines", *MODELS))  # fmt: skip
+            infeasible = next((f"{figure:.1p}" for figure in sides if figure.repeats), NONE)
+            lines.append((pair, setting, *cells.values(), infeasible))
+    return grid(("pair", "constraints", *(m.name for m in methods), "infeasible, %"), lines)
+
+
+# ------------------------------------------------------------------------------------------------
+# E4 and the sweep
+
+ABOUT_E4 = (
+    "From instances to every prototype of the target: the classifier's probability of the target, "
+    "the local outlier factor of the decoded points among training rows labelled with the target, "
+    "and their density (percentile among those rows, by the explainer's own model), mean over "
+    "prototypes and repeats. The picture has the curves of one fit by endpoint, with the deviation "
+    "over instances; *sampled* is the row of the target class sampled near each instance."
+)
+ABOUT_SWEEP = (
+    "The same comparison with other numbers of clusters per label, on the same instances; five is "
+    "the default. Mean over repeats."
+)
+CURVES = {"probability": "probability", "lof": "LOF", "density": "density"}
+ALL = "all"  # the label of lines about all prototypes
+TAUS = ("0", "0.25", "0.5", "0.75", "1")
+
+
+def e4(plan: Plan, table: pd.DataFrame) -> list[str]:
+    """Returns E4: the means of the curves."""
+    picture = "![Probability, LOF and density along the paths, a panel per endpoint](e4.png)"
+    parts = ["# E4: points along paths", made(plan, table, "e4"), ABOUT_E4]
+    return [*parts, _curves(plan, table), picture]
+
+
+def _curves(plan: Plan, table: pd.DataFrame) -> str:
+    """The mean over repeats at a few τ."""
+    ours = table[table["label"] == ALL]
+    means = ours.groupby(["pair", "recipe", "metric"])["mean"].mean()
+    lines = []
+    for pair in pairs_of(plan, table):
+        for recipe in MODELS:
+            found = [
+                " / ".join(
+                    f"{means[key]:.2f}" if (key := (pair, recipe, f"{m}@{t}")) in means else NONE
+                    for t in TAUS
+                )
+                for m in CURVES
+            ]
+            if any(text.strip(f"{NONE} /") for text in found):
+                lines.append((pair, recipe, *found))
+    taus = ", ".join(TAUS)
+    return grid(("pair", "recipe", *(f"{m} at τ = {taus}" for m in CURVES.values())), lines)
+
+
+def clusters(plan: Plan, table: pd.DataFrame) -> list[str]:
+    """The sweep over clusters: every pick, pair by pair."""
+    parts = ["# How many clusters", made(plan, table, "clusters"), ABOUT_SWEEP]
+    for pair in pairs_of(plan, table):
+        parts += [f"## {pair}", _swept(table, pair, PICKS)]
+    return parts
+
+
+def clusters_brief(plan: Plan, table: pd.DataFrame) -> str:
+    """First, Middle and Last for every number of clusters, a table per pair."""
+    return "\n\n".join(
+        f"{pair}:\n\n{_swept(table, pair, PICKS[:3])}" for pair in pairs_of(plan, table)
+    )
+
+
+def _swept(table: pd.DataFrame, pair: str, picks: Sequence[str]) -> str:
+    figures = Figures(table)
+    counts = sorted(set(table.loc[table["pair"] == pair, "label"]) - {""}, key=int)
+    lines = []
+    for recipe, of in MODELS.items():
+        for pick in picks:
+            for count in counts:
+                line = figures.line(pair, recipe, pick, count)
+                if line["distance"].repeats:
+                    cells = (f"{line[m.key]:{m.spec}}" for m in SWEPT)
+                    lines.append((f"{pick}{of}", count, *cells))
+    return grid(("pick", "clusters", *(m.head for m in SWEPT)), lines)

@@ -1,7 +1,7 @@
-"""What is run: pairs of a table and a classifier, settings, seeds, and the jobs they make.
+"""The plan: pairs of a table and a classifier, settings, seeds, and the jobs they make.
 
 A job is one experiment on one pair with one seed and one side of the comparison: the explainer of
-one recipe, or all baselines. Its `settings` hold everything its figures depend on, and its `key` is
+one recipe, or a baseline. Its `settings` hold everything its figures depend on, and its `key` is
 their hash: results kept under another key belong to other settings. Jobs are frozen data and can be
 sent to another process.
 """
@@ -14,6 +14,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
@@ -24,6 +25,8 @@ __all__ = [
     "EXPERIMENTS",
     "REVISIONS",
     "Actionability",
+    "AdviceSize",
+    "Baseline",
     "Comparison",
     "Job",
     "Pair",
@@ -32,19 +35,12 @@ __all__ = [
 ]
 
 Recipe: TypeAlias = Literal["default", "paper", "baselines"]
+PairKind: TypeAlias = Literal["e1", "extra", "advice"]
 Kind = TypeVar("Kind")
 
-EXPERIMENTS = ("e1", "extra", "readings", "sources", "e2", "e3", "e4", "clusters", "e6")
-UTILITY = ("e1", "extra")  # E1 on the paper's tables and on tables the paper does not have
-# Raise a number when a change moves figures: of a recipe, or of what one experiment measures. Older
-# results are then set aside, not mixed with new ones.
-REVISIONS = {
-    "default": 2, "paper": 2, "baselines": 1, "e1": 2, "readings": 1, "sources": 1, "e2": 1,
-    "e3": 2, "e4": 2, "clusters": 1, "e6": 1,
-}  # fmt: skip
-# The default recipe's, in experiments made again since, whenever nearest and best were found in
-# another way. The others measure First, Middle and Last alone.
-AGAIN = {"e1": 4, "e2": 4}
+EXPERIMENTS = ("e1", "extra", "readings", "sources", "e2", "e3", "e4", "clusters", "advice")
+# Raise an experiment's number when a change moves its figures: older results are then set aside.
+REVISIONS = dict.fromkeys(EXPERIMENTS, 5)
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Reported:
 
     @property
     def gap_deviation(self) -> float:
-        """That of the gap, as if the two varied independently."""
+        """The deviation of the gap, as if the two varied independently."""
         return math.hypot(*self.deviations)
 
 
@@ -90,7 +86,7 @@ class Pair:
     name: str
     data: str  # a data set of `lapace.datasets`, or a table of `benchmarks.tables`
     classifier: TrainedKind
-    experiment: Literal["e1", "extra"] = "e1"  # extra: a table the paper does not have
+    experiment: PairKind = "e1"  # extra, advice: a table the paper does not have
     balanced: bool = False  # labels are made equally frequent before the split
     impute: bool = False  # missing cells are filled from the training rows
     paper: PaperSettings | None = None  # without them the paper's recipe is not run
@@ -99,7 +95,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is done with every pair."""
+    """The settings that all pairs share."""
 
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)  # one per repeat: of split, classifier and fit
     n_prototypes: int = 5  # per label
@@ -111,11 +107,22 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds fits: tries of both recipes, the training of the paper's."""
+    """Bounds on fits: tries of both recipes, the training of the paper's."""
 
     tries: int = 3  # fits at most until every centroid is valid, after repair where there is one
     steps: int = 4000  # of the paper's recipe, early stopping apart
     epochs: int = 100  # passes over the rows, where those are more
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline of E2: a class of `benchmarks.baselines` with options."""
+
+    name: str  # in the tables
+    kind: str = ""  # the class, where its name is another
+    instances: int | None = None  # explained at most; slow methods get fewer
+    perturbed: int | None = None  # of them perturbed at most
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,12 +134,8 @@ class Comparison:
     n_perturbations: int = 10  # of every instance
     scale: float = 0.02  # their max-norm, in units of each column's range
     confidences: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9)  # required of First, on the same fit
-    methods: tuple[str, ...] = ("NNCE", "FACE", "RobXCE", "DiCE", "DRCE", "CCHVAE")
-    n_counterfactuals: int = 5  # of a baseline that can return several
-    max_instances: Mapping[str, int] = field(default_factory=dict, hash=False)
-    max_perturbed: Mapping[str, int] = field(default_factory=dict, hash=False)
     minimal_perturbed: int = 25  # instances perturbed for nearest and best, which take longer
-    again: tuple[str, ...] = ()  # methods run before, of which only later metrics are measured
+    baseline: Baseline | None = None  # of one job
 
 
 @dataclass(frozen=True)
@@ -144,15 +147,7 @@ class Actionability:
     n_fixed: int = 3  # features that keep the instance's value in the hard setting
     low: float = 0.1  # quantiles the hard setting's ranges are narrowed to
     high: float = 0.9
-    repeats: int = 5  # of the protocol's seeds
-    constraints: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True)
-class PathPoints:
-    """E4, points along paths. Prototypes of different fits are not comparable: one is drawn."""
-
-    repeats: int = 5
+    constraints: tuple[str, ...] = ()  # the list of one job's data set
 
 
 @dataclass(frozen=True)
@@ -164,25 +159,21 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Readings:
-    """The readings compared, on splits no other experiment uses."""
-
-    seeds: tuple[int, ...] = (1, 2)
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
-
-    @property
-    def each(self) -> tuple[Reading, ...]:
-        """The readings, in order."""
-        return tuple(Reading(name, tuple(own.items())) for name, own in self.options.items())
-
-
-@dataclass(frozen=True)
 class Sweep:
     """The number of clusters, swept."""
 
     n_prototypes: tuple[int, ...] = (2, 3, 5, 8, 12)
     pairs: tuple[str, ...] = ()
-    repeats: int = 2
+
+
+@dataclass(frozen=True)
+class AdviceSize:
+    """How much is measured of `nearest` and `best` on one pair with one seed."""
+
+    instances: int = 40
+    added: int = 18  # pairs of an instance and an added constraint
+    counted: int = 20  # instances whose queries are counted
+    models: int = 20  # retrained
 
 
 @dataclass(frozen=True)
@@ -193,17 +184,17 @@ class Job:
         pair: The table and the classifier.
         recipe: Which explainer, or `baselines`.
         seed: Of the split, the classifier, the fit and everything drawn.
-        protocol: What is done with every pair.
-        limits: What bounds the paper's recipe.
+        protocol: The settings that all pairs share.
+        limits: Bounds on fits.
         experiment: What is measured.
-        details: What that depends on beside the protocol.
+        details: The settings of that experiment.
 
     Examples:
         >>> job = Job(Pair("wine-RF", "wine", "forest"), "default", 1, Protocol(), Limits())
         >>> str(job), len(job.key)
         ('wine-RF, default recipe, seed 1', 12)
-        >>> job.key == replace(job, limits=Limits(tries=9)).key  # the default recipe has no tries
-        True
+        >>> job.key == replace(job, limits=Limits(tries=9)).key
+        False
     """
 
     pair: Pair
@@ -212,63 +203,32 @@ class Job:
     protocol: Protocol
     limits: Limits
     experiment: str = "e1"
-    details: Comparison | Actionability | PathPoints | Reading | None = None
+    details: Comparison | Actionability | Reading | AdviceSize | None = None
 
     def __str__(self) -> str:
-        if self.experiment == "e6":
-            return "e6: the illustration"
         side = self.recipe if self.recipe == "baselines" else f"{self.recipe} recipe"
-        count = f"{self.protocol.n_prototypes} " if self.experiment == "clusters" else ""
         if isinstance(self.details, Reading):
             side = self.details.name
-        what = "" if self.experiment in UTILITY else f"{count}{self.experiment}: "
+        elif self.baseline is not None:
+            side = self.baseline.name
+        count = f"{self.protocol.n_prototypes} " if self.experiment == "clusters" else ""
+        what = "" if self.experiment in ("e1", "extra") else f"{count}{self.experiment}: "
         return f"{what}{self.pair.name}, {side}, seed {self.seed}"
 
     @property
-    def revision(self) -> int:
-        """Of the recipe, in this experiment."""
-        again = AGAIN.get(self.experiment, 0) if self.recipe == "default" else 0
-        return max(REVISIONS[self.recipe], again)
+    def baseline(self) -> Baseline | None:
+        """The baseline of E2 that is measured."""
+        return self.details.baseline if isinstance(self.details, Comparison) else None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Everything its figures depend on, as JSON values."""
-        paper, utility = self.recipe == "paper", self.experiment in UTILITY
-        pair, protocol, limits = asdict(self.pair), asdict(self.protocol), asdict(self.limits)
-        del pair["reported"], protocol["seeds"]
-        if not paper:
-            del pair["paper"]
-        if not utility:
-            del protocol["trees"]  # of forests only E1 trains
-        found = {
-            "revision": [self.revision, REVISIONS.get(self.experiment, 1)],
-            "experiment": self.experiment,
-            "pair": pair,
-            "recipe": self.recipe,
-            "seed": self.seed,
-            "protocol": protocol,
-            "limits": limits if paper else None,
-            "details": self._details(),
-        }
+        found = {"revision": REVISIONS[self.experiment], **asdict(self)}
+        del found["pair"]["reported"], found["protocol"]["seeds"]
+        if self.recipe != "paper":
+            del found["pair"]["paper"]
         plain: dict[str, Any] = json.loads(json.dumps(found))  # tuples become lists, as when read
         return plain
-
-    def _details(self) -> dict[str, Any]:
-        """The details this side of the comparison depends on."""
-        found = {} if self.details is None else asdict(self.details)
-        found.pop("repeats", None)
-        if isinstance(self.details, Actionability):
-            found["constraints"] = found["constraints"].get(self.pair.data, ())
-        elif isinstance(self.details, Comparison):
-            only_baselines = ("methods", "n_counterfactuals", "max_instances", "max_perturbed")
-            only_ours = ("confidences", "minimal_perturbed")
-            for name in only_ours if self.recipe == "baselines" else only_baselines:
-                del found[name]
-            if self.recipe == "paper" or self.experiment == "clusters":
-                found.pop("minimal_perturbed", None)  # they have neither nearest nor best
-            if not found["again"]:
-                del found["again"]
-        return found
 
     @property
     def key(self) -> str:
@@ -283,36 +243,40 @@ class Plan:
 
     Attributes:
         pairs: In the order of the tables.
-        protocol: What is done with each.
-        limits: What bounds the paper's recipe.
+        protocol: The settings that all pairs share.
+        limits: Bounds on fits.
         e2: Settings of the comparison.
-        more: The same with methods that were added later, so that each is a job of its own.
+        baselines: The baselines of E2, each a job of its own.
         e3: Settings of the comparison under constraints.
-        e4: Settings of the points along paths.
-        readings: What the paper leaves open.
+        constraints: The constraints that E3 draws from, by data set.
+        readings: Readings of what the paper leaves open.
+        reading_seeds: Their splits, which no other experiment uses.
         sweep: Settings of the sweep over clusters.
+        advice: Settings of the measurement of nearest and best.
         is_quick: Whether this is the short version, which only shows that everything runs.
 
     Examples:
-        >>> plan = Plan((Pair("wine-RF", "wine", "forest"),))
+        >>> plan = Plan((Pair("wine-RF", "wine", "forest"),), baselines=(Baseline("NNCE"),))
         >>> [str(job) for job in plan.jobs(experiments=["e2"], repeats=1)]
-        ['e2: wine-RF, default recipe, seed 1', 'e2: wine-RF, baselines, seed 1']
+        ['e2: wine-RF, default recipe, seed 1', 'e2: wine-RF, NNCE, seed 1']
     """
 
     pairs: tuple[Pair, ...] = ()
     protocol: Protocol = Protocol()
     limits: Limits = Limits()
     e2: Comparison = Comparison()
-    more: tuple[Comparison, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
     e3: Actionability = Actionability()
-    e4: PathPoints = PathPoints()
-    readings: Readings = Readings()
+    constraints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    readings: tuple[Reading, ...] = ()
+    reading_seeds: tuple[int, ...] = (1, 2)
     sweep: Sweep = Sweep()
+    advice: AdviceSize = AdviceSize()
     is_quick: bool = False
 
     @classmethod
     def read(cls, path: str | Path, *, quick: bool = False) -> Plan:
-        """A plan from a TOML file.
+        """Reads a plan from a TOML file.
 
         Args:
             path: Such as `benchmarks/paper.toml`.
@@ -325,8 +289,9 @@ class Plan:
             if quick:
                 names = short.pop("pairs", list(data["pairs"])[:1])
                 data["pairs"] = {name: data["pairs"][name] for name in names}
-                for part, own in short.items():  # a list replaces the whole list
-                    data[part] = own if isinstance(own, list) else {**data.get(part, {}), **own}
+                for part, own in short.items():
+                    replaced = part in ("baselines", "readings")  # whole, not key by key
+                    data[part] = own if replaced else {**data.get(part, {}), **own}
             return replace(cls.parse(data), is_quick=quick)
         except OSError:
             raise InputError(
@@ -339,23 +304,25 @@ class Plan:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Plan:
-        """A plan from the tables of a TOML file."""
+        """Makes a plan of the tables of a TOML file."""
 
-        def made(kind: type[Kind], name: str, **more: Any) -> Kind:
-            return _record(kind, {**data.get(name, {}), **more}, name)
+        def made(kind: type[Kind], name: str) -> Kind:
+            return _record(kind, data.get(name, {}), name)
 
-        later = data.get("more", [])
+        readings, methods = data.get("readings", {}), data.get("baselines", {})
         constraints = {name: tuple(texts) for name, texts in data.get("constraints", {}).items()}
         return cls(
             tuple(_pair(name, dict(known)) for name, known in data["pairs"].items()),
             made(Protocol, "protocol"),
             made(Limits, "paper"),
             made(Comparison, "e2"),
-            tuple(_record(Comparison, {**data["e2"], **own}, "more") for own in later),
-            made(Actionability, "e3", constraints=constraints),
-            made(PathPoints, "e4"),
-            made(Readings, "readings"),
+            tuple(_record(Baseline, {"name": k, **v}, "baselines") for k, v in methods.items()),
+            made(Actionability, "e3"),
+            constraints,
+            tuple(Reading(k, tuple(v.items())) for k, v in readings.get("options", {}).items()),
+            tuple(readings.get("seeds", cls.reading_seeds)),
             made(Sweep, "clusters"),
+            made(AdviceSize, "advice"),
         )
 
     @property
@@ -377,10 +344,7 @@ class Plan:
         recipes: Sequence[str] = get_args(Recipe),
         repeats: int | None = None,
     ) -> list[Job]:
-        """The jobs to run, in order: every pair once before any pair twice.
-
-        E1 first, the default recipe before the paper's; then the others, those that share a fit
-        side by side, so that one process fits it once.
+        """Returns the jobs to run, in order: every pair once before any pair twice.
 
         Args:
             experiments: Which of `EXPERIMENTS`.
@@ -399,59 +363,54 @@ class Plan:
             if job.experiment in experiments
             and job.recipe in recipes
             and (not names or job.pair.name in names)
-            and (job.seed in seeds or job.experiment in ("e6", "readings", "sources"))
+            and (job.seed in seeds or job.experiment in ("readings", "sources"))
         ]
 
     def _all(self) -> Iterator[Job]:
-        """All jobs, in order."""
-        seeds = self.protocol.seeds
-        for recipe in ("default", "paper"):
-            for experiment in UTILITY:
-                for seed in seeds:
-                    for pair in self.pairs:
-                        if pair.experiment == experiment and (pair.paper or recipe == "default"):
-                            yield Job(pair, recipe, seed, self.protocol, self.limits, experiment)
+        """Yields all jobs, in order; those that share a fit are side by side."""
+        all_ = list(product(self.protocol.seeds, self.pairs))
+        for recipe, kind in product(("default", "paper"), ("e1", "extra")):
+            for seed, pair in all_:
+                if pair.experiment == kind and (pair.paper or recipe == "default"):
+                    yield Job(pair, recipe, seed, self.protocol, self.limits, kind)
         yield from self._readings()
-        for repeat, seed in enumerate(seeds):
-            for pair in self.pairs:
-                if pair.experiment == "e1":
-                    yield from self._others(pair, seed, repeat)
-        alone, once = Pair("illustration", "illustration", "forest"), Protocol((1,))
-        yield Job(alone, "default", 1, replace(once, rows=self.protocol.rows), self.limits, "e6")
+        for seed, pair in all_:
+            if pair.experiment == "e1":
+                yield from self._others(pair, seed)
+        for seed, pair in all_:
+            yield Job(pair, "default", seed, self.protocol, self.limits, "advice", self.advice)
 
     def _readings(self) -> Iterator[Job]:
-        """Every reading of what the paper leaves open, on every pair of the paper."""
-        protocol = replace(self.protocol, seeds=self.readings.seeds)
-        for seed in self.readings.seeds:
+        """Yields every reading of what the paper leaves open, on every pair of the paper."""
+        protocol = replace(self.protocol, seeds=self.reading_seeds)
+        limits = replace(self.limits, tries=1)  # what a reading does to centroids is the question
+        for seed in self.reading_seeds:
             for pair in self.pairs:
-                for reading in self.readings.each if pair.paper is not None else ():
-                    job = Job(pair, "paper", seed, protocol, self.limits, "readings", reading)
-                    # One try: what a reading does to centroids is what is asked.
-                    job = replace(job, limits=replace(self.limits, tries=1))
+                for reading in self.readings if pair.paper is not None else ():
+                    job = Job(pair, "paper", seed, protocol, limits, "readings", reading)
                     yield job
                     if not reading.options:
                         yield replace(job, experiment="sources")
 
-    def _others(self, pair: Pair, seed: int, repeat: int) -> Iterator[Job]:
-        """All but E1 of one pair and seed; jobs that share a fit are side by side."""
-        constrained = pair.data in self.e3.constraints and repeat < self.e3.repeats
-        swept = pair.name in self.sweep.pairs and repeat < self.sweep.repeats
+    def _others(self, pair: Pair, seed: int) -> Iterator[Job]:
+        """Yields E2, E3, E4 and the sweep of one pair and seed."""
+        texts = self.constraints.get(pair.data, ())
+        constrained = replace(self.e3, constraints=texts)
         for recipe in ("default", "paper") if pair.paper is not None else ("default",):
             job = Job(pair, recipe, seed, self.protocol, self.limits, "e2", self.e2)
             yield job
-            if constrained:
-                yield replace(job, experiment="e3", details=self.e3)
-            if repeat < self.e4.repeats:
-                yield replace(job, experiment="e4", details=self.e4)
-            for count in self.sweep.n_prototypes if swept else ():
-                protocol = replace(self.protocol, n_prototypes=count)
-                yield replace(job, experiment="clusters", protocol=protocol)
-        job = Job(pair, "baselines", seed, self.protocol, self.limits, "e2", self.e2)
-        yield job
-        for later in self.more:
-            yield replace(job, details=later)
-        if constrained:
-            yield replace(job, experiment="e3", details=self.e3)
+            if texts:
+                yield replace(job, experiment="e3", details=constrained)
+            yield replace(job, experiment="e4", details=None)
+            swept = replace(job, experiment="clusters", details=replace(self.e2, confidences=()))
+            for count in self.sweep.n_prototypes if pair.name in self.sweep.pairs else ():
+                yield replace(swept, protocol=replace(self.protocol, n_prototypes=count))
+        job = Job(pair, "baselines", seed, self.protocol, self.limits, "e2")
+        for baseline in self.baselines:
+            details = replace(self.e2, confidences=(), minimal_perturbed=0, baseline=baseline)
+            yield replace(job, details=details)
+        if texts:
+            yield replace(job, experiment="e3", details=constrained)
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
@@ -465,15 +424,21 @@ def _pair(name: str, data: dict[str, Any]) -> Pair:
         if part in data:
             data[part] = _record(kind, data[part], f"{place}.{part}")
     pair = _record(Pair, {"name": name, **data}, place)
-    for value, options in ((pair.classifier, get_args(TrainedKind)), (pair.experiment, UTILITY)):
-        if value not in options:
-            raise ValueError(f"[{place}] says {value!r}, which is none of {options}.")
+    for value, options in ((pair.classifier, TrainedKind), (pair.experiment, PairKind)):
+        if value not in get_args(options):
+            raise ValueError(f"[{place}] says {value!r}, which is none of {get_args(options)}.")
     return pair
 
 
 def _record(kind: type[Kind], data: Mapping[str, Any], place: str) -> Kind:
-    """A dataclass from a TOML table; an unknown key is refused, not dropped."""
+    """Makes a dataclass of a TOML table; an unknown key is refused, not dropped."""
     try:
-        return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        return kind(**{k: _frozen(v) for k, v in data.items()})
     except TypeError as error:
         raise ValueError(f"[{place}] {str(error).partition(' ')[2]}.") from None
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return tuple(value.items()) if isinstance(value, dict) else value

@@ -6,7 +6,7 @@ last rows and rows between them are put to 20 classifiers of the same kind, each
 is fitted, a calibration is fitted on the other data sets, and its estimates are compared.
 
     python -m benchmarks.survival --workers 16      # some minutes; what is done is not done again
-    python -m benchmarks.survival --render          # only the table, the page and the picture
+    python -m benchmarks.survival --render          # only the table and the page
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import torch
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.drawing import save
 from benchmarks.figures import grid
+from benchmarks.jobs import shared_out
 from benchmarks.plan import Pair
 from benchmarks.tables import load, retrained
 from lapace import Explainer
@@ -104,11 +102,10 @@ class Rows:
         return np.asarray(self.votes.mean(axis=0))
 
 
-def gather(name: str, seed: int, path: Path) -> None:
+def gather(job: tuple[str, int], cache: Path) -> None:
     """Explains test rows and keeps the rows found, what is known of them, and the votes."""
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    pair = pair_of(name)
+    (name, seed), pair = job, pair_of(job[0])
     data = load(pair, seed)
     model = data.classifier(pair.classifier, random_state=seed)
     explainer = Explainer(model, schema=data.schema, random_state=seed).fit(data.train)
@@ -128,6 +125,8 @@ def gather(name: str, seed: int, path: Path) -> None:
     for number in range(MODELS):
         again = retrained(data, pair.classifier, seed=100 * seed + number, share=SHARE)
         votes.append(np.asarray(again.predict(frame)) == labels[asked.codes])
+    path = cache / f"{name}-{seed}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.npz")
     np.savez_compressed(
         part,
@@ -139,21 +138,6 @@ def gather(name: str, seed: int, path: Path) -> None:
         votes=np.array(votes),
     )
     part.replace(path)
-    print(f"{name} {seed}", flush=True)
-
-
-def gather_all(names: Sequence[str], seeds: Sequence[int], cache: Path, workers: int) -> None:
-    """Gathers what is not in the cache yet, in processes of their own."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(workers) as pool:
-        jobs = {}
-        for name, seed in product(names, seeds):
-            path = cache / f"{name}-{seed}.npz"
-            if not path.exists():
-                jobs[name, seed] = pool.submit(gather, name, seed, path)
-    for job, future in jobs.items():
-        if (error := future.exception()) is not None:  # one failure must not cost the others
-            print(*job, repr(error), flush=True)
 
 
 def rows_of(name: str, seed: int, path: Path) -> Rows:
@@ -281,7 +265,7 @@ def retrained_votes(rows: Rows) -> dict[str, float]:
 
 
 # ------------------------------------------------------------------------------------------------
-# The page, the picture and the constants
+# The page and the constants
 
 TARGETS = (
     ("error", "error of a pair's mean estimate, at most 5 points", "max", 0.05),
@@ -318,7 +302,6 @@ def page(table: pd.DataFrame, exact: pd.DataFrame, records: Sequence[Rows]) -> s
     once = [pair for pair, count in seeds.items() if count < len(SEEDS)] or ["none"]
     more = {"share": SHARE, "others": ", ".join(others), "once": ", ".join(once)}
     parts.append(ABOUT.format(**about, **more).strip().replace("\n", " "))
-    parts.append("![Predicted against observed survival, by pair](survival.png)")
     lines = []
     for key, text, over, bound in TARGETS:
         cells = []
@@ -360,38 +343,6 @@ def _figures(table: pd.DataFrame) -> str:
     return grid([COLUMNS[name] for name in names], rows)
 
 
-def picture(records: Sequence[Rows], reported: Sequence[Rows]) -> Any:
-    """A panel per pair: mean observed survival by tenths of the estimate."""
-    figure, axes = plt.subplots(2, 5, figsize=(12, 5.2), sharex=True, sharey=True)
-    for ax, pair in zip(axes.T.flat, REPORTED, strict=True):
-        own = [r for r in reported if r.pair == pair]
-        others = [r for r in records if r.data != own[0].data]
-        observed = np.concatenate([r.survival for r in own])
-        ax.plot([0, 1], [0, 1], color="0.8", lw=1)
-        for setting, colour in (("probability", "#00796b"), ("labels", "#8a5a00")):
-            columns, text = SETTINGS_READ[setting]
-            signals = np.concatenate([r.signals[:, columns] for r in own])
-            estimate, _, _ = calibrated(others, columns)(signals)
-            at = np.minimum((10 * estimate).astype(int), 9)
-            known = [k for k in range(10) if (at == k).sum() >= 10]
-            x, y, n = zip(
-                *(
-                    (estimate[at == k].mean(), observed[at == k].mean(), (at == k).sum())
-                    for k in known
-                ),
-                strict=True,
-            )
-            ax.plot(x, y, color=colour, lw=1, label=text)
-            ax.scatter(x, y, s=8 + np.sqrt(n), color=colour)
-        ax.set_title(pair, loc="left", fontsize=9)
-        ax.set(xlim=(0, 1.03), ylim=(0, 1.03))
-    axes[0, 0].legend(frameon=False, fontsize=7)
-    figure.supxlabel("predicted survival", fontsize=9)
-    figure.supylabel("observed survival", fontsize=9)
-    figure.tight_layout()
-    return figure
-
-
 def constants(records: Sequence[Rows]) -> str:
     """`calibration.toml`: fitted on everything."""
     parts = ["# Written by `python -m benchmarks.survival`, which says what the numbers mean.\n"]
@@ -403,7 +354,7 @@ def constants(records: Sequence[Rows]) -> str:
 
 
 def write(cache: Path, out: Path, package: Path) -> None:
-    """Writes the table, the page, the picture and the constants, from what was gathered."""
+    """Writes the table, the page and the constants, from what was gathered."""
     paths = [(name, seed, cache / f"{name}-{seed}.npz") for name, seed in product(ALL, SEEDS)]
     records = [rows_of(*each) for each in paths if each[-1].exists()]
     reported = [rows for rows in records if rows.pair in REPORTED]
@@ -414,7 +365,6 @@ def write(cache: Path, out: Path, package: Path) -> None:
     both = pd.concat([table, exact.assign(setting="retrain")], ignore_index=True)
     both.round(5).to_csv(out / "survival.csv", index=False)
     (out / "survival.md").write_text(page(table, exact, records), encoding="utf-8")
-    save(picture(records, reported), out / "survival.png")
     package.write_text(constants(records), encoding="utf-8")
 
 
@@ -429,8 +379,14 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--constants", type=Path, default=Path("src/lapace/calibration.toml"))
     chosen = parser.parse_args()
-    if not chosen.render:
-        gather_all(chosen.pair, chosen.seed, chosen.cache, chosen.workers)
+    left = [
+        job
+        for job in product(chosen.pair, chosen.seed)
+        if not chosen.render and not (chosen.cache / "{}-{}.npz".format(*job)).exists()
+    ]
+    work = partial(gather, cache=chosen.cache)
+    for job, _, error in shared_out(work, left, chosen.workers):
+        print(*job, error or "done", flush=True)
     write(chosen.cache, chosen.out, chosen.constants)
 
 

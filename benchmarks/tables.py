@@ -1,27 +1,39 @@
-"""The tables experiments run on: data sets of `lapace.datasets`, and a few small ones of our own.
+"""The tables experiments run on: data sets of `lapace.datasets`, and tables of our own.
 
-The latter come with scikit-learn or are generated here, to see whether defaults chosen on other
-tables hold: few rows, many columns, wide categories, three and ten classes.
+The latter show whether defaults chosen on other tables hold: few rows, many columns, wide
+categories, three and ten classes. They come with scikit-learn, are generated here, or are files
+inside published Python packages (`public.toml`).
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_wine,
+    make_classification,
+)
 from sklearn.model_selection import train_test_split
 
 from benchmarks.plan import Pair
 from lapace import datasets
 from lapace.datasets import Dataset, TrainedKind
+from lapace.datasets.sources import Source, fetch
 from lapace.schema import Feature, Schema
 
-__all__ = ["TABLES", "Labels", "OwnTable", "bundled", "head", "load", "retrained", "split"]
+__all__ = ["TABLES", "load", "retrained"]
 
 Labels: TypeAlias = NDArray[Any]
 
@@ -42,14 +54,14 @@ def load(pair: Pair, seed: int, rows: int | None = None) -> Dataset:
         100
     """
     if pair.data in TABLES:
-        data = split(pair.data, TABLES[pair.data], seed)
+        data = _split(pair.data, TABLES[pair.data], seed)
     else:
         data = datasets.load(pair.data, random_state=seed, balanced=pair.balanced)
-        data = imputed(data) if pair.impute else data
-    return data if rows is None else head(data, rows)
+        data = _imputed(data) if pair.impute else data
+    return data if rows is None else _head(data, rows)
 
 
-def imputed(data: Dataset) -> Dataset:
+def _imputed(data: Dataset) -> Dataset:
     """The same with missing numbers filled: the median of the training rows, one that occurs."""
     median = data.train.quantile(0.5, interpolation="lower")
     train, test = (part.fillna(median) for part in (data.train, data.test))
@@ -58,7 +70,7 @@ def imputed(data: Dataset) -> Dataset:
     return replace(data, train=train, test=test, schema=Schema.infer(train))
 
 
-def head(data: Dataset, rows: int) -> Dataset:
+def _head(data: Dataset, rows: int) -> Dataset:
     """The same with fewer rows: so many for training at most, and half as many for testing."""
     train, test = data.train.head(rows), data.test.head(rows // 2)  # split at random already
     kinds: dict[str, str | Feature] = {}
@@ -77,7 +89,7 @@ def head(data: Dataset, rows: int) -> Dataset:
     )
 
 
-def split(name: str, own: OwnTable, seed: int) -> Dataset:
+def _split(name: str, own: OwnTable, seed: int) -> Dataset:
     """A table that needs no download, four fifths of it for training."""
     table, labels = own.build()
     train, test, train_labels, test_labels = train_test_split(
@@ -142,7 +154,7 @@ class OwnTable:
     kinds: Mapping[str, str] | None = None
 
 
-def bundled(load_table: Callable[..., Any]) -> Callable[[], tuple[pd.DataFrame, Labels]]:
+def _bundled(load_table: Callable[..., Any]) -> Callable[[], tuple[pd.DataFrame, Labels]]:
     """A table of scikit-learn's, its classes by name."""
 
     def build() -> tuple[pd.DataFrame, Labels]:
@@ -191,19 +203,50 @@ def _columns(rows: int = 4000) -> tuple[pd.DataFrame, Labels]:
     return pd.DataFrame(np.round(values, 3), columns=names), np.array(list("abc"))[classes]
 
 
-_WITH_SKLEARN = "comes with scikit-learn"
-_PIXELS = {f"pixel_{i}_{j}": "continuous" for i in range(8) for j in range(8)}
+def _diabetes() -> tuple[pd.DataFrame, Labels]:
+    found = load_diabetes(as_frame=True, scaled=False)
+    slow = np.asarray(found.target) < found.target.median()
+    return found.data.round(4), np.where(slow, "slow", "fast")
+
+
+def _fetched(entry: Mapping[str, str]) -> tuple[pd.DataFrame, Labels]:
+    """Some columns of a public table, and another one as the label."""
+    (path,) = fetch(Source(entry["file"], entry["sha256"], (entry["place"],)))
+    names = entry["columns"].split()
+    if path.suffix == ".txt":
+        table = pd.read_csv(path, sep=r"\s+", header=None, names=[*names, entry["label"]])
+    else:
+        table = pd.read_csv(path)
+    labels = table[entry["label"]]
+    if pd.api.types.is_numeric_dtype(labels):
+        labels = labels.eq(1).map({True: "yes", False: "no"})
+    # Some files hold numbers of 32 bits written with all their digits.
+    numbers = table[names].select_dtypes("number").columns
+    table = table[names].astype(dict.fromkeys(numbers, float)).round(4)
+    whole = [n for n in numbers if (table[n].dropna() % 1 == 0).all() and table[n].notna().all()]
+    return table.astype(dict.fromkeys(whole, np.int64)), labels.to_numpy().astype(str)
+
+
+SKLEARN = "comes with scikit-learn"
+PIXELS = {f"pixel_{i}_{j}": "continuous" for i in range(8) for j in range(8)}
+_FILE = Path(__file__).with_name("public.toml")
+_PUBLIC: dict[str, dict[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 TABLES: Mapping[str, OwnTable] = {
     "cancer": OwnTable(
-        "569 tumours, 30 measures.", bundled(load_breast_cancer), "benign", _WITH_SKLEARN
+        "569 tumours, 30 measures.", _bundled(load_breast_cancer), "benign", SKLEARN
     ),
-    "cultivars": OwnTable(
-        "178 wines of three growers.", bundled(load_wine), "class_0", _WITH_SKLEARN
-    ),
+    "cultivars": OwnTable("178 wines of three growers.", _bundled(load_wine), "class_0", SKLEARN),
     "digits": OwnTable(
-        "1,797 digits of 8 x 8 pixels.", bundled(load_digits), "7", _WITH_SKLEARN, _PIXELS
+        "1,797 digits of 8 x 8 pixels.", _bundled(load_digits), "7", SKLEARN, PIXELS
     ),
     "codes": OwnTable("6,000 rows with categories of 12 to 60 levels.", _codes, "yes"),
     "columns": OwnTable("4,000 rows of 80 columns, three classes.", _columns, "a"),
+    "iris": OwnTable("150 irises.", _bundled(load_iris), "virginica", SKLEARN),
+    "diabetes": OwnTable("442 patients.", _diabetes, "slow", SKLEARN),
+} | {
+    name: OwnTable(
+        entry["description"], partial(_fetched, entry), entry["target"], entry["licence"]
+    )
+    for name, entry in _PUBLIC.items()
 }

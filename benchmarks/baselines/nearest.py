@@ -64,12 +64,8 @@ class NNCE:
     ) -> Counterfactuals:
         """One row per instance, where there is one; `reasons` has the others."""
         problem = BaselineProblem.of(self, X, target, constraints)
-        proposed = []
-        for group, candidate in problem.groups():
-            rows = problem.training.rows[candidate]
-            _, nearest = kneighbors(problem.schema, problem.cells[group], rows, 1)
-            proposed.append((rows[nearest[:, 0]], group))
-        return problem.accepted(proposed)
+        found = problem.nearest(1)
+        return problem.accepted([(rows[which[:, 0]], group) for group, rows, _, which in found])
 
 
 @dataclass(eq=False)
@@ -120,11 +116,7 @@ class DRCE:
         """Up to `count` different rows per instance; `reasons` has those without."""
         problem = BaselineProblem.of(self, X, target, constraints)
         proposed = []
-        for group, candidate in problem.groups():
-            rows = problem.training.rows[candidate]
-            distance, which = kneighbors(
-                problem.schema, problem.cells[group], rows, self.candidates
-            )
+        for group, rows, distance, which in problem.nearest(self.candidates):
             for i, instance in enumerate(group.tolist()):
                 near = rows[which[i, distance[i] <= (1 + self.alpha) * distance[i, 0] + 1e-12]]
                 chosen = near[diverse(problem.schema, near, self.count)]
@@ -223,15 +215,13 @@ class RobXCE:
         """One row per instance, where there is one; `reasons` has the others."""
         problem = BaselineProblem.of(self, X, target, constraints)
         proposed = []
-        for group, candidate in problem.groups():
-            rows = problem.training.rows[candidate]
+        for group, rows, _, nearest in problem.nearest(1):
             threshold = self.threshold
             if threshold is None:
                 threshold = self._median_stability(problem, rows, group[0])
             near = self._nearest_stable(problem, rows, group, threshold)  # (n, neighbours)
             line, place = np.nonzero(near >= 0)
             instance, end = group[line], rows[near[line, place]]
-            _, nearest = kneighbors(problem.schema, problem.cells[group], rows, 1)
             start = rows[nearest[line, 0]]
             stop = self._first_stable(problem, start, end, instance, threshold)
             distance = problem.schema.gaps(problem.cells[instance], stop).sum(axis=1)

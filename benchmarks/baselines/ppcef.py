@@ -296,3 +296,41 @@ def _movable(wide: Schema, schema: Schema, cells: Floats) -> Bools:
 
 def _tensor(array: Any) -> Tensor:
     return torch.as_tensor(array, dtype=torch.float64)
+
+
+def network_of(pipeline: Any, schema: Schema, frame: Any) -> Callable[[Tensor], Tensor]:
+    """The probabilities of a pipeline that ends in scikit-learn's `MLPClassifier`.
+
+    The steps before it (scaling, one column per category, an indicator of missing values) are
+    affine in PPCEF's coding; their matrix is found by regression on some rows, exactly.
+
+    Args:
+        pipeline: Fitted, of two labels.
+        schema: The columns.
+        frame: Rows the affine map is found on; enough of them that every category occurs.
+
+    Returns:
+        From rows as `encode` codes them to the probability of each label.
+    """
+    encoded = encode(schema, schema.cells(frame))
+    inputs = np.asarray(pipeline[:-1].transform(frame))
+    ones = np.column_stack([encoded, np.ones(len(encoded))])
+    found = np.linalg.lstsq(ones, inputs, rcond=None)[0]  # (width + 1, inputs)
+    if not np.allclose(ones @ found, inputs, atol=1e-6):
+        raise ValueError("The steps before the network are not affine.")
+    mlp = pipeline[-1]
+    affine, shift = torch.as_tensor(found[:-1]), torch.as_tensor(found[-1])
+    layers = [
+        (torch.as_tensor(w), torch.as_tensor(b))
+        for w, b in zip(mlp.coefs_, mlp.intercepts_, strict=True)
+    ]
+
+    def probability(x: Tensor) -> Tensor:
+        hidden = x @ affine + shift
+        for weights, bias in layers[:-1]:
+            hidden = torch.relu(hidden @ weights + bias)
+        weights, bias = layers[-1]
+        one = torch.sigmoid(hidden @ weights + bias)  # (rows, 1): of the second label
+        return torch.cat([1 - one, one], dim=1)
+
+    return probability

@@ -25,6 +25,7 @@ from lapace.explainer.problem import LabelledInstances, read_instances
 from lapace.metrics import distinct_rows
 from lapace.result import Counterfactuals
 from lapace.schema import Feature, Override, Schema
+from lapace.schema.distance import kneighbors
 
 SchemaLike: TypeAlias = Schema | Mapping[str, Override] | None
 Constraints: TypeAlias = str | Constraint | Iterable[str | Constraint]
@@ -137,6 +138,17 @@ class BaselineProblem:
             candidate &= self.system.feasible(training.rows, self.cells[first])
             if candidate.any():
                 yield group, candidate
+
+    def nearest(self, count: int) -> Iterator[tuple[Ints, Floats, Floats, Ints]]:
+        """Searches the candidates that are closest to each instance, group by group.
+
+        Yields:
+            Positions of instances, the candidates of all of them, and the distances and positions
+            of the `count` closest candidates, the closest first.
+        """
+        for group, candidate in self.groups():
+            rows = self.training.rows[candidate]
+            yield group, rows, *kneighbors(self.schema, self.cells[group], rows, count)
 
     def evaluate(self, cells: Floats, instance: Ints, **known: Any) -> Counterfactuals:
         """Rows as `Counterfactuals`: queried exactly as they are, constraints checked.

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import small_tables
-from benchmarks.small_worlds import SmallTable
 from lapace import Explainer, metrics
 from lapace.errors import InputError
 from lapace.explainer import estimator
@@ -515,14 +514,14 @@ def test_a_good_fit_passes_because_of_what_comes_back(good):
 
 
 def test_labels_in_random_order_are_not_recognised(monkeypatch):
-    monkeypatch.setattr(estimator, "fit_model", small_tables._shuffled)
+    monkeypatch.setattr(estimator, "fit_model", small_tables.shuffled)
     broken = fitted()
     assert abs(values(broken)["recognised"]) < 0.35
     assert broken.report_.verdict == "fails"
 
 
 def test_exchanged_prototypes_are_noticed_though_they_claim_to_be_valid(monkeypatch):
-    monkeypatch.setattr(estimator, "judge_centroids", small_tables._swapped)
+    monkeypatch.setattr(estimator, "judge_centroids", small_tables.swapped)
     broken = fitted()
     assert values(broken)["prototypes"] == 0
     assert broken.report_.verdict == "fails"
@@ -557,47 +556,3 @@ def test_explaining_with_a_failed_report_warns(good, tmp_path):
     with pytest.warns(UserWarning, match="The report of this explainer fails") as caught:
         explainer.explain(rows(1)[:2])
     assert failing.advice[0] in str(caught[0].message)
-
-
-# --- the benchmark --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    import pandas as pd
-
-    def make(seed):
-        frame = pd.DataFrame(rows(seed), columns=list("abcd"))
-        return frame, label(frame.to_numpy())
-
-    table = SmallTable("tiny-300-2", make, "linear", tuned_on=False)
-    monkeypatch.setattr(small_tables, "TABLES", (table,))
-    monkeypatch.setattr(small_tables, "DEFAULT", QUICK)
-    return table
-
-
-def test_small_tables_are_measured_once_and_judged_again(tiny, tmp_path, capsys):
-    jobs = [(tiny.name, 0, "good"), (tiny.name, 0, "steps")]
-    assert set(jobs) < set(small_tables.jobs(1, 1))
-    for job in jobs:
-        small_tables._kept(tmp_path, job)
-    small_tables.run(jobs, tmp_path, workers=1, seconds=60)
-    assert "2 of 2 fits are already done." in capsys.readouterr().out
-    table = small_tables.collect(jobs, tmp_path)
-    assert table["verdict"].tolist()[0] == "passes"
-    assert table["verdict"].tolist()[1] in small_tables.BAD
-    assert small_tables.judged(table)["verdict"].tolist() == table["verdict"].tolist()
-    page = small_tables.page(table, "Python")
-    assert "| good fits that pass | at least 80 % | 100.0 % (1 of 1) | reached |" in page
-    assert "| broken fits that fail | at least 95 % | 100.0 % (1 of 1) | reached |" in page
-    assert "tiny-300-2" in page
-
-
-def test_the_page_that_is_kept_is_that_of_the_table_that_is_kept():
-    import pandas as pd
-
-    folder = small_tables.RESULTS
-    table = pd.read_csv(folder / "small-tables.csv", keep_default_na=False, na_values=[""])
-    text = (folder / "small-tables.md").read_text()
-    versions = text.partition(".small_tables` with ")[2].partition(". Tables")[0]
-    assert small_tables.page(small_tables.judged(table), versions) == text

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import torch
 
-from benchmarks import dense_digits
 from lapace import plots
+from lapace.explainer import search
 from lapace.paths import dense_curves
 from lapace.paths.dense import NOISE, denoised
 from tests import worlds
@@ -21,7 +23,7 @@ def test_paths_of_images_are_dense_and_keep_their_ends():
     ends = {p.number: p.cells for p in world.explainer.prototypes_}
     for path in np.flatnonzero(found.prototype >= 0):
         np.testing.assert_allclose(found.cells[path, 8], ends[int(found.prototype[path])])
-    with dense_digits.searched_by("straight"):
+    with patch.object(search, "dense_lines", lambda _, instances, lines: (instances, lines)):
         straight = worlds.explain(world, 7, steps=8, picks=PICKS)
     np.testing.assert_array_equal(straight.cells[:, 8], found.cells[:, 8])
     assert (straight.cells[:, 1:8] != found.cells[:, 1:8]).any()

@@ -1,8 +1,9 @@
-"""Predicted against observed survival: calibrations, figures, the page and the constants."""
+"""Studies beside the experiments: predicted and observed survival, and reports of broken fits."""
 
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
-from benchmarks import survival
+from benchmarks import small_tables, survival
 from benchmarks.survival import Rows
 from lapace.survival import LEVELS, Calibration, shipped
+from lapace.training import DEFAULT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,6 +104,33 @@ def test_the_page_has_the_figures_of_the_table():
     for line in table.itertuples():
         assert f"| {line.pair} | " in page
         assert f" | {line.predicted:.3f} | {line.observed:.3f} | " in page
-    for _, text, _, _ in survival.TARGETS:
-        assert f"| {text} | " in page
-    assert (results / "survival.png").stat().st_size > 1000
+
+
+def test_small_tables_are_fitted_once_and_broken_fits_fail(tmp_path, monkeypatch):
+    def make(seed):
+        cells = np.random.default_rng(seed).normal(size=(300, 4)).round(2)
+        label = np.where(cells[:, 0] + cells[:, 1] > 0, "yes", "no")
+        return pd.DataFrame(cells, columns=list("abcd")), label
+
+    quick = replace(DEFAULT, hidden=32, batch=256, steps=600, enough=300)
+    table = small_tables.SmallTable("tiny-300-2", make, "linear", tuned_on=False)
+    monkeypatch.setattr(small_tables, "TABLES", (table,))
+    monkeypatch.setattr(small_tables, "DEFAULT", quick)
+    lines = [small_tables.measure((table.name, 0, how), tmp_path) for how in ("good", "steps")]
+    assert lines[0]["verdict"] == "passes"
+    assert lines[1]["verdict"] in small_tables.BAD
+    monkeypatch.setattr(small_tables, "fit", pytest.fail)
+    assert small_tables.measure((table.name, 0, "good"), tmp_path) == lines[0]
+    page = small_tables.page(pd.DataFrame(lines), "Python")
+    assert "| good fits that pass | at least 80 % | 100.0 % (1 of 1) | reached |" in page
+    assert "| broken fits that fail | at least 95 % | 100.0 % (1 of 1) | reached |" in page
+
+
+def test_the_page_on_small_tables_is_that_of_the_table_that_is_kept():
+    folder = ROOT / "benchmarks" / "results"
+    numbers = ("agreement", "short_labels", "counted_labels", "centroids", "centroids_before")
+    missing = {name: [""] for name in numbers}
+    table = pd.read_csv(folder / "small-tables.csv", keep_default_na=False, na_values=missing)
+    text = (folder / "small-tables.md").read_text(encoding="utf-8")
+    made_with = text.partition(".small_tables` with ")[2].partition(". Tables")[0]
+    assert small_tables.page(table, made_with) == text

@@ -1,4 +1,4 @@
-"""Keeping the results of jobs, and putting them into one table.
+"""Running jobs, keeping their results, and putting those into one table.
 
 Every job's figures are one small file, named by the hash of its settings and written whole or not
 at all. So a run that was killed continues where it stopped, and results of other settings are left
@@ -7,42 +7,51 @@ alone. The table kept with the code is made of CSV files, one per experiment.
 
 from __future__ import annotations
 
-import csv
-import fcntl
 import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 import lapace
-from benchmarks.plan import Job
+from benchmarks.plan import REVISIONS, Job, Reading
 
 __all__ = [
     "COLUMNS",
     "Measure",
     "Record",
     "Store",
-    "append",
     "keep",
     "kept",
-    "tidy",
+    "measured",
+    "run",
+    "run_job",
+    "shared_out",
     "versions",
     "write",
 ]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 COLUMNS = (
     "experiment", "pair", "recipe", "repeat", "seed", "method", "metric", "label", "mean",
     "deviation", "count", "settings", "versions",
 )  # fmt: skip
-RUNS = ("experiment", "pair", "recipe", "seed", "settings", "seconds", "not_run", "versions")
+RUNS = ("experiment", "pair", "recipe", "seed", "settings", "seconds", "versions")
+TABLES = ("e1", "readings", "sources", "e2", "e3", "e4", "clusters", "advice")
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Measure:
     """One figure.
 
     Attributes:
-        metric: What it is.
+        metric: Its name.
         value: Shares run from 0 to 1; NaN where there is nothing to measure.
         count: The number of rows, paths, instances or prototypes it is taken over.
         label: The class, prototype or setting it is about; empty for all of them.
@@ -65,14 +74,9 @@ class Measure:
     method: str = ""
     deviation: float = math.nan
 
-    @property
-    def figures(self) -> tuple[str, str, int]:
-        """Its value, deviation and count as they are written."""
-        return f"{self.value:.6g}", f"{self.deviation:.6g}", self.count
-
     @classmethod
     def of(cls, metric: str, values: Any, label: str = "", method: str = "") -> Measure:
-        """The mean, number and standard deviation of some values.
+        """Returns the mean, number and standard deviation of some values.
 
         Examples:
             >>> Measure.of("ok", [True, True, False, False], method="First").value
@@ -86,34 +90,24 @@ class Measure:
 
 @dataclass(frozen=True)
 class Record:
-    """What one job found.
-
-    Attributes:
-        measures: Its figures.
-        not_run: Methods that could not be run here, and why. The job stays to be finished where
-            they can be; what it found so far is kept and not run again.
-        seconds: What it took, all in all.
-        versions: What it was run with.
-    """
+    """The figures of one job, the seconds it took, and the versions it was run with."""
 
     measures: list[Measure]
-    not_run: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     versions: str = ""
 
 
-def versions(job: Job) -> str:
-    """What a job's figures are made with, in one line.
+def versions(job: Job | None = None) -> str:
+    """Returns what figures are made with, in one line.
 
     Examples:
-        >>> from benchmarks.plan import Plan
-        >>> versions(Plan().jobs()[0]).split()[0]
+        >>> versions().split()[0]
         'lapace'
     """
     packages = [
         f"{name} {version(name).partition('+')[0]}" for name in ("numpy", "scikit-learn", "torch")
     ]
-    code = f"lapace {lapace.__version__} r{job.revision}"
+    code = f"lapace {lapace.__version__}" + (f" r{REVISIONS[job.experiment]}" if job else "")
     return ", ".join([code, f"Python {platform.python_version()}", *packages])
 
 
@@ -131,8 +125,8 @@ class Store:
 
     Examples:
         >>> import tempfile
-        >>> from benchmarks.plan import Plan
-        >>> (job,) = Plan().jobs()
+        >>> from benchmarks.plan import Pair, Plan
+        >>> job = Plan((Pair("wine-RF", "wine", "forest"),)).jobs()[0]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = Store(Path(folder))
         ...     store.save(job, Record([Measure("accuracy", 0.9, 100)]))
@@ -143,12 +137,12 @@ class Store:
     folder: Path
 
     def path(self, job: Job) -> Path:
-        """Where a job's figures are kept."""
+        """Returns where a job's figures are kept."""
         name = f"{job.pair.name}.{job.recipe}.{job.seed}.{job.key}.json"
         return self.folder / job.experiment / name
 
     def save(self, job: Job, record: Record) -> None:
-        """Keeps what a job found."""
+        """Keeps the figures of a job."""
         data = {"settings": job.settings, **asdict(record)}
         data["measures"] = [
             {name: _plain(value) for name, value in asdict(m).items()} for m in record.measures
@@ -156,7 +150,7 @@ class Store:
         write(self.path(job), json.dumps(data, indent=1, allow_nan=False))
 
     def load(self, job: Job) -> Record | None:
-        """What a job found, finished or not; None if it has not been run."""
+        """Returns the figures of a job; None if it has not been run."""
         try:
             data = json.loads(self.path(job).read_text(encoding="utf-8"))
             if data.pop("settings") != job.settings:  # two settings with one hash
@@ -170,15 +164,128 @@ class Store:
             return None
 
     def __contains__(self, job: Job) -> bool:
-        """Whether all of a job is done."""
-        record = self.load(job)
-        return record is not None and not record.not_run
+        return self.load(job) is not None
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: no numpy numbers, no NaN."""
+    """Returns a value as JSON has it: no numpy numbers, no NaN."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ------------------------------------------------------------------------------------------------
+# Running
+
+
+def measured(job: Job) -> Iterable[Measure]:
+    """Returns the figures of a job's experiment."""
+    from benchmarks import advice, e1, e2, e3, e4
+
+    kinds: dict[str, Callable[[Job], Iterable[Measure]]] = {
+        "readings": e1.readings,
+        "sources": e1.sources,
+        "e2": e2.measure,
+        "e3": e3.measure,
+        "e4": e4.measure,
+        "clusters": e2.sweep,
+        "advice": advice.measure,
+    }
+    return kinds.get(job.experiment, e1.measure)(job)
+
+
+def run_job(
+    job: Job, store: Store, measure: Callable[[Job], Iterable[Measure]] = measured
+) -> float:
+    """Runs one job, keeps its figures, and returns the seconds it took.
+
+    Raises whatever measuring raises; nothing is kept then.
+    """
+    start = time.perf_counter()
+    measures = list(measure(job))
+    seconds = time.perf_counter() - start
+    store.save(job, Record(measures, seconds, versions(job)))
+    return seconds
+
+
+def shared_out(
+    work: Callable[[Item], Result], items: Sequence[Item], workers: int
+) -> Iterator[tuple[Item, Result | None, str]]:
+    """Does some work in this process, or in several, and yields what came of each item.
+
+    Yields:
+        The item, the result, and an empty text; or the item, None, and the traceback: one failure
+        does not cost the others.
+    """
+    if workers == 1:
+        for item in items:
+            yield _tried(work, item)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(_tried, work, item) for item in items]):
+            yield future.result()
+
+
+def _tried(work: Callable[[Item], Result], item: Item) -> tuple[Item, Result | None, str]:
+    try:
+        return item, work(item), ""
+    except Exception:
+        return item, None, traceback.format_exc()
+
+
+def run(
+    jobs: Sequence[Job],
+    store: Store,
+    *,
+    say: Callable[[str], None],
+    workers: int = 1,
+    seconds: float = math.inf,
+    measure: Callable[[Job], Iterable[Measure]] = measured,
+) -> list[Job]:
+    """Runs the jobs that are not done.
+
+    Jobs of one pair and seed go to one process, one after the other: they share the classifier, the
+    retrained ones and fits.
+
+    Args:
+        jobs: All that are wanted.
+        store: Where results are kept.
+        say: Called with a line at a time on what is going on.
+        workers: How many processes; with one, this one.
+        seconds: After which no further job is begun.
+        measure: Finds a job's figures.
+
+    Returns:
+        The jobs that failed. Nothing is kept of them, so they are tried again next time.
+    """
+    groups: dict[tuple[Any, ...], list[Job]] = {}
+    for job in jobs:
+        if job not in store:
+            reading = job.details if isinstance(job.details, Reading) else None  # a fit of its own
+            groups.setdefault((job.pair.name, job.seed, reading), []).append(job)
+    done = len(jobs) - sum(map(len, groups.values()))
+    say(f"{done} of {len(jobs)} jobs are already done.")
+    work = partial(_run_group, store=store, end=time.time() + seconds, measure=measure)
+    failed = []
+    for group, lines, error in shared_out(work, list(groups.values()), workers):
+        for job, line in zip(group, lines or [error] * len(group), strict=True):
+            done += 1
+            say(f"[{done}/{len(jobs)}] {job}: {line}")
+            failed += [job] if "Traceback" in line else []
+    return failed
+
+
+def _run_group(
+    jobs: Sequence[Job], store: Store, end: float, measure: Callable[[Job], Iterable[Measure]]
+) -> list[str]:
+    """Runs jobs that share a fit; returns the seconds of each, or the traceback of its failure."""
+    lines = []
+    for job in jobs:
+        if time.time() > end:
+            lines.append("not begun, the time was up")
+            continue
+        _, took, error = _tried(partial(run_job, store=store, measure=measure), job)
+        lines.append(error or f"{took:.0f} s")
+    return lines
 
 
 # ------------------------------------------------------------------------------------------------
@@ -186,7 +293,7 @@ def _plain(value: Any) -> Any:
 
 
 def tidy(jobs: Sequence[Job], store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """All figures of some jobs, one line per job, method, metric and label; and the jobs run.
+    """Returns all figures, one line per job, method, metric and label; and the jobs run.
 
     Examples:
         >>> figures, runs = tidy([], Store(Path("nowhere")))
@@ -205,9 +312,7 @@ def tidy(jobs: Sequence[Job], store: Store) -> tuple[pd.DataFrame, pd.DataFrame]
             value, deviation = float(f"{m.value:.6g}"), float(f"{m.deviation:.3g}")
             figures = (m.method, m.metric, m.label, value, deviation, m.count)
             lines.append((*head, repeat, job.seed, *figures, job.key, record.versions))
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in record.not_run.items())
-        about = (round(record.seconds, 1), reasons, record.versions)
-        runs.append((*head, job.seed, job.key, *about))
+        runs.append((*head, job.seed, job.key, round(record.seconds, 1), record.versions))
     return pd.DataFrame(lines, columns=list(COLUMNS)), pd.DataFrame(runs, columns=list(RUNS))
 
 
@@ -241,14 +346,13 @@ def keep(folder: Path, jobs: Sequence[Job], store: Store) -> pd.DataFrame:
 
 
 def kept(folder: Path) -> pd.DataFrame:
-    """The table kept with the code, with versions; empty where there is none.
+    """Returns the table kept with the code, with versions; empty where there is none.
 
     Examples:
         >>> len(kept(Path("nowhere")))
         0
     """
-    names = ("e1", "readings", "sources", "e2", "e3", "e4", "clusters", "e6")
-    parts = [_read(folder / f"{name}.csv", COLUMNS[:-1]) for name in names]
+    parts = [_read(folder / f"{name}.csv", COLUMNS[:-1]) for name in TABLES]
     table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     made = _read(folder / "runs.csv", RUNS).set_index("settings")["versions"]
     return table.assign(versions=table["settings"].map(made.to_dict()).fillna(""))
@@ -258,21 +362,9 @@ def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame({name: [] for name in columns})
     numbers = {"mean": [""], "deviation": [""], "seconds": [""]}
-    texts = dict.fromkeys(("label", "method", "settings", "not_run", "versions"), str)
+    texts = dict.fromkeys(("label", "method", "settings", "versions"), str)
     table = pd.read_csv(path, keep_default_na=False, na_values=numbers, dtype=texts)
     return table[list(columns)]
-
-
-def append(path: Path, columns: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    """Adds lines to a table, whole, whoever else is writing; a new one begins with its columns."""
-    lines = list(lines)  # measured, perhaps for long, before others have to wait
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8", newline="") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        table = csv.writer(file, lineterminator="\n")
-        if not file.tell():
-            table.writerow(columns)
-        table.writerows(lines)
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> None:

@@ -57,16 +57,6 @@ class Shape:
         """Columns of x."""
         return self.continuous + sum(self.widths)
 
-    @property
-    def size(self) -> int:
-        """How many numbers the networks and their buffers hold, known before they are made."""
-        labels, clusters, h = len(self.clusters), sum(self.clusters), self.hidden
-        row = self.columns + labels
-        sides = ((row, clusters), (row + clusters, 2 * self.latent), (self.latent, self.columns))
-        networks = sum((n + 1) * h + (h + 1) * h + (h + 1) * m for n, m in sides)
-        prior = (clusters + 1) * 2 * self.latent
-        return networks + prior + labels * (clusters + labels) + self.continuous
-
 
 class Gaussian(NamedTuple):
     """A diagonal Gaussian."""

@@ -291,10 +291,11 @@ def _model(
     numbers = [value for name, value in tensors.items() if name.startswith(FINITE)]
     if not all(bool(value.isfinite().all()) for value in numbers if value.is_floating_point()):
         raise ValueError("a weight is not a number")
-    if sum(value.numel() for value in weights.values()) != shape.size:
+    if sum(shape.clusters) != weights["prior.weight"].shape[1]:
         raise ValueError("the weights do not fit the model")
-    model = LGMVAE(shape)
-    model.load_state_dict(weights)
+    with torch.device("meta"):  # nothing is allocated for a shape that the weights do not fit
+        model = LGMVAE(shape)
+    model.load_state_dict(weights, assign=True)
     return model
 
 

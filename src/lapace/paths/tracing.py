@@ -15,12 +15,12 @@ from lapace.paths.steps import Steps, rows_differ
 
 __all__ = ["Correct", "Evaluate", "Lines", "TracedPaths", "pairs_of", "trace"]
 
-SECTIONS = 8  # `first` is refined to an eighth of a grid step
+SECTIONS = 8  # a power of two: `first` is refined to an eighth of a grid step
 
 Evaluate: TypeAlias = Callable[[Floats, Floats, Ints], Steps]  # tau, cells, lines → steps
 # tau, z, cells, lines → cells decoded from corrected latent points near z
 Correct: TypeAlias = Callable[[Floats, Tensor, Floats, Ints], Floats]
-_At: TypeAlias = Callable[[Ints, Floats], Steps]  # lines, tau → steps
+_RowsAt: TypeAlias = Callable[[Ints, Floats], Steps]  # lines, tau → steps
 
 
 class Lines(NamedTuple):
@@ -94,41 +94,44 @@ def trace(
         steps: Grid steps from instance to endpoint.
         stable: Take the start of the last unbroken run of ok steps rather than the first ok step.
     """
-    literal = decoder.follows_paper
-    stable = stable and not literal
+    paper = decoder.follows_paper
+    stable = stable and not paper
 
-    def at(line: Ints, tau: Floats) -> Steps:
-        """Returns the evaluated rows at tau on lines, for 0 < tau < 1."""
+    def rows_at(line: Ints, tau: Floats) -> Steps:
+        """Decodes z_tau = (1 - tau) z_x + tau mu_c, 0 < tau < 1, and evaluates the rows."""
         instance, label = lines.instance[line], lines.label[line]
         if lines.curve is None:
-            z_x, z_c = _rows(instances.z, instance), _rows(lines.z, lines.endpoint[line])
+            z_x, mu_c = _rows(instances.z, instance), _rows(lines.z, lines.endpoint[line])
             share = torch.as_tensor(tau, dtype=torch.float32, device=z_x.device)[:, None]
-            z = (1 - share) * z_x + share * z_c
+            z_tau = (1 - share) * z_x + share * mu_c
         else:
-            z = _on_curve(lines.curve, line, tau)
-        cells = decoder.path_rows(instances, instance, tau, z, label, lines.frozen[line])
+            z_tau = _on_curve(lines.curve, line, tau)
+        cells = decoder.path_rows(instances, instance, tau, z_tau, label, lines.frozen[line])
         if correct is not None:
-            cells = correct(tau, z, cells, line)
+            cells = correct(tau, z_tau, cells, line)
         return evaluate(tau, cells, line)
 
+    # All steps of all lines, in one call of `evaluate`.
     every = np.arange(len(lines.instance))
     inner = np.tile(np.linspace(0.0, 1.0, steps + 1)[1:-1], len(every))  # (lines * (steps - 1),)
-    between = at(np.repeat(every, steps - 1), inner).reshape(len(every), steps - 1)
+    between = rows_at(np.repeat(every, steps - 1), inner).reshape(len(every), steps - 1)
     grid = Steps.join([start.take(every[:, None]), between, end.take(every[:, None])])
+    # Where each line's ok steps begin; the better of a line and its copy.
     begin = _run_start(grid.ok, stable)  # (lines,)
     first = grid.take(every, np.maximum(begin, 0))
     gaps = instances.schema.gaps(instances.cells[lines.instance], first.cells)  # (lines, d)
     cost = np.where(begin >= 0, gaps @ weights, np.inf)
     chosen = first_of_each(pairs_of(lines), cost, lines.frozen)
     grid, first, begin = grid.take(chosen), first.take(chosen), begin[chosen]
-    if not literal:
+    # The picks: `first` refined by bisection, the midpoint, the last ok step.
+    if not paper:
         rows = np.flatnonzero(begin > 0)
         before = grid.take(rows, begin[rows] - 1)
-        first.write(rows, _bisected(at, chosen[rows], before, first.take(rows), SECTIONS))
-    first, middle = _midpoints(at, chosen, grid, first, begin, stable=stable, literal=literal)
+        first.write(rows, _bisected(rows_at, chosen[rows], before, first.take(rows)))
+    first, middle = _midpoints(rows_at, chosen, grid, first, begin, stable=stable, paper=paper)
     all_steps = Steps.join([grid, first.reshape(len(chosen), 1), middle.reshape(len(chosen), 1)])
     lost = (grid.valid[:, :-1] == 1) & (grid.valid[:, 1:] == 0)
-    picks = _picks(grid, all_steps, begin, literal=literal)
+    picks = _picks(grid, all_steps, begin, paper=paper)
     return TracedPaths(chosen, all_steps, begin, *picks, lost.sum(axis=1))
 
 
@@ -166,31 +169,34 @@ def _run_start(ok: Bools, stable: bool) -> Ints:
     return np.where(ok.any(axis=1), gaps.max(axis=1) + 1, -1)
 
 
-def _bisected(at: _At, lines: Ints, below: Steps, above: Steps, sections: int | Ints) -> Steps:
-    """Returns the first of `sections` equal places between two steps from which a line is ok.
+def _bisected(rows_at: _RowsAt, lines: Ints, below: Steps, above: Steps) -> Steps:
+    """Returns the first of `SECTIONS` equal places between two steps from which a line is ok.
 
     Args:
-        at: Evaluates rows.
+        rows_at: Evaluates rows.
         lines: The lines.
         below: A row of each line that is not ok.
         above: A row of each line, further on, that is ok.
-        sections: Into how many parts the way between them is cut.
     """
-    found = above.take(np.arange(len(lines)))
-    base, width = below.tau, above.tau - below.tau
-    low, high = np.zeros(len(lines), dtype=np.int64), np.broadcast_to(sections, len(lines)).copy()
-    count = high.copy()
-    while len(rows := np.flatnonzero(high - low > 1)):
-        middle = (low[rows] + high[rows]) // 2
-        tried = at(lines[rows], base[rows] + middle / count[rows] * width[rows])
-        ok = tried.ok
-        found.write(rows[ok], tried.take(ok))
-        high[rows[ok]], low[rows[~ok]] = middle[ok], middle[~ok]
-    return found
+    first_ok, width = above.take(np.arange(len(lines))), above.tau - below.tau
+    low, high = np.zeros(len(lines), dtype=np.int64), np.full(len(lines), SECTIONS)
+    while len(lines) and high[0] - low[0] > 1:  # all lines are halved together
+        middle = (low + high) // 2
+        tried = rows_at(lines, below.tau + middle / SECTIONS * width)
+        first_ok.write(tried.ok, tried.take(tried.ok))
+        low, high = np.where(tried.ok, low, middle), np.where(tried.ok, middle, high)
+    return first_ok
 
 
 def _midpoints(
-    at: _At, lines: Ints, grid: Steps, first: Steps, begin: Ints, *, stable: bool, literal: bool
+    rows_at: _RowsAt,
+    lines: Ints,
+    grid: Steps,
+    first: Steps,
+    begin: Ints,
+    *,
+    stable: bool,
+    paper: bool,
 ) -> tuple[Steps, Steps]:
     """Returns `first` and the row half-way from it to the endpoint of each path.
 
@@ -206,29 +212,26 @@ def _midpoints(
     rows = np.flatnonzero(begin >= 0)
     while len(rows):
         tau = (first.tau[rows] + 1.0) / 2
-        inside = (tau < 1.0) if literal else (tau < end[rows])
+        inside = (tau < 1.0) if paper else (tau < end[rows])
         rows, tau = rows[inside], tau[inside]
         if not len(rows):
             break
-        middle.write(rows, at(lines[rows], tau))
+        middle.write(rows, rows_at(lines[rows], tau))
         broken = ~middle.ok[rows] & (tau < grid.tau[rows, last[rows]])
         rows = rows[broken & stable]
         below = middle.take(rows)
         after = (grid.tau[rows] > below.tau[:, None]).argmax(axis=1)  # the next one, which is ok
-        above = grid.take(rows, after)
-        sections = np.maximum(np.ceil((above.tau - below.tau) * (size - 1) - 1e-9), 1)
-        sections = SECTIONS * sections.astype(np.int64)
-        first.write(rows, _bisected(at, lines[rows], below, above, sections))
+        first.write(rows, _bisected(rows_at, lines[rows], below, grid.take(rows, after)))
     return first, middle
 
 
-def _picks(grid: Steps, steps: Steps, begin: Ints, *, literal: bool) -> tuple[Ints, Ints, Ints]:
+def _picks(grid: Steps, steps: Steps, begin: Ints, *, paper: bool) -> tuple[Ints, Ints, Ints]:
     """Returns first, middle and last as positions among the steps."""
     size = grid.tau.shape[1]
     answered, ok = begin >= 0, grid.ok
     best = _best_step(grid)
     first = np.where(answered, size, best)
-    if literal:
+    if paper:
         return first, np.where(answered, size + 1, best), np.full(len(ok), size - 1)
     last = _last_ok(ok)
     later = ok & (grid.tau > steps.tau[:, -1:])

@@ -60,7 +60,7 @@ class Prototype:
     """A centroid, decoded and judged by the classifier.
 
     Attributes:
-        number: As in the report; paths and counterfactuals name prototypes by it.
+        number: Its number; paths and counterfactuals name prototypes by it.
         label: The label it is a prototype of.
         code: The label's position in `classes_`.
         cells: Its row.

@@ -34,8 +34,8 @@ class Counterfactuals:
         instances: Cells of all instances of the query.
         cells: Cells of the counterfactuals.
         instance: The position of each counterfactual's instance in the query.
-        prototype: The prototype its path leads to, as numbered in the report; -1 for none, or for
-            a sampled endpoint.
+        prototype: The prototype its path leads to, as numbered in `prototypes_`; -1 for none, or
+            for a sampled endpoint.
         tau: Position on its path, 0 the instance and 1 the endpoint; NaN off any path.
         label: What the classifier says of exactly this row; None where unknown.
         valid: Whether this label is the target (with the required confidence).

@@ -366,6 +366,9 @@ def test_arrow_columns_of_pandas_come_back_as_its_own_nullable_ones():
     columns = {"int8": [1, None], "bool": [True, None], "string": ["a", None]}
     frame = pd.DataFrame({n: pd.Series(v, dtype=f"{n}[pyarrow]") for n, v in columns.items()})
     assert [str(dtype) for dtype in again(frame).dtypes] == ["Int64", "boolean", "string"]
+    older = Template("pandas", ("day", "n"), ("arrow:timestamp[us]", "arrow:int8"))
+    built = older.build({"day": np.array([1.0]), "n": np.array([7.0])})
+    assert built.to_dict("records") == [{"day": pd.Timestamp("1970-01-02"), "n": 7}]
 
 
 def _list(column):

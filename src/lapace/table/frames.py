@@ -249,7 +249,8 @@ def _as_truths(values: Values) -> Coded | None:
 
 @lru_cache(maxsize=4096)
 def _family(dtype: str) -> str:
-    return next((f for f, begin in FAMILIES.items() if re.match(f"(?i){begin}", dtype)), "text")
+    own = dtype.removeprefix("arrow:")  # as files of older versions have it
+    return next((f for f, begin in FAMILIES.items() if re.match(f"(?i){begin}", own)), "text")
 
 
 def _roomy(dtype: str, numbers: Floats) -> str:
@@ -288,8 +289,7 @@ def _moments(days: Floats) -> NDArray[np.datetime64]:
 
 def _column(kind: Any, dtype: str, values: Values) -> Any:
     """Returns a column of a frame in its own type, or in the first wider one that can hold it."""
-    dtype = dtype.removeprefix("arrow:")  # as files of older versions have it
-    family = _family(dtype)
+    family, dtype = _family(dtype), dtype.removeprefix("arrow:")
     if family == "date" and not isinstance(values, Coded):
         return _dates(kind, dtype, _moments(values))
     if kind == "records":
@@ -331,7 +331,8 @@ def _levels(kind: Any, dtype: str, coded: Coded) -> Any:
     """Returns a column of truth values, texts or categories: its few levels, taken by code."""
     library = importlib.import_module(kind)
     if kind == "pandas":
-        if dtype.startswith(("boolean", "category:", "str")):
+        own_text = "string" if library.__version__ < "3" else "str"  # pandas 2 has no `str`
+        if dtype.startswith(("boolean", "category:", own_text)):
             types = tuple(map(type, coded.levels))  # True is equal to 1
             levels = _pandas_levels(dtype, coded.levels, types, coded.seen)
             return levels.take(coded.codes, allow_fill=True)

@@ -106,9 +106,9 @@ def find_relations(schema: Schema, cells: Floats) -> tuple[Relation, ...]:
     search = _Search(schema, cells)
     for column in search.numbers:
         search.accept(column, search.sums(column))
-    for column, expression, inputs in search.products():
-        if not search.following & {column, *inputs}:
-            search.accept(column, search.scaled(column, expression, inputs))
+    for column, mark, i, j in search.products():
+        if len({column, i, j} - search.following) == 3:
+            search.accept(column, search.scaled(column, mark, i, j))
     return tuple(search.relations)
 
 
@@ -162,17 +162,18 @@ class _Search:
         if not earlier or len(rows) < max(ENOUGH, 4 * len(earlier)):
             return
         used = _terms(rows[:, :-1], rows[:, -1], 1.5 * self.schema.features[column].step)
-        names = [self.names[earlier[k]] for k in used]
+        names = [*(self.names[earlier[k]] for k in used), ""]  # the constant has no name
         weights = _least_squares(rows[:, used], rows[:, -1])
         for digits in range(1, 7) if used else ():
-            *short, constant = (f"{float(f'{w:.{digits}g}'):.12g}" for w in weights)
-            pairs = sorted(zip(short, names, strict=True), key=lambda pair: pair[0].startswith("-"))
-            terms = " + ".join(f"{weight}*{name}" for weight, name in pairs)
-            for text in (terms, f"{terms} + {constant}"):
-                yield re.sub(r"(?<![\d.])1\*", "", text.replace("+ -", "- "))
+            terms = [(float(f"{w:.{digits}g}"), n) for w, n in zip(weights, names, strict=True)]
+            yield _sum(terms[:-1])
+            yield _sum(terms)
 
-    def products(self) -> list[tuple[int, str, tuple[int, int]]]:
-        """Returns products and ratios of two columns that a third one is near to on a few rows."""
+    def products(self) -> list[tuple[Any, ...]]:
+        """Returns columns that are near a ratio or product of two others on a few rows.
+
+        Each is (column, `/` or `*`, first input, second input).
+        """
         complete = self.screened[~np.isnan(self.screened[:, self.numbers]).any(axis=1)]
         if len(self.numbers) < 3 or len(complete) < ENOUGH:
             return []
@@ -183,33 +184,39 @@ class _Search:
         near = []
         with np.errstate(all="ignore"):
             for i, j in permutations(self.numbers, 2):
-                for mark, values in (
-                    ("/", rows[:, i] / rows[:, j]),
-                    ("*", rows[:, i] * rows[:, j]),
-                ):
-                    if (mark == "*" and i > j) or not np.isfinite(values).all():
+                ratio, product = rows[:, i] / rows[:, j], rows[:, i] * rows[:, j]
+                for mark, values in (("/", ratio), ("*", product))[: 1 + (i < j)]:
+                    if not np.isfinite(values).all() or not np.ptp(values):
                         continue
                     top = int(np.abs(values).argmax())
                     apart = np.abs(numbers[top] / values[top] * values[:, None] - numbers)
                     for k in np.flatnonzero((apart.max(axis=0) <= 2 * steps) & varied):
+                        # First the columns that come after those they follow from.
                         column = self.numbers[k]
-                        if np.ptp(values) > 0 and column not in (i, j):
-                            text = f"{self.names[i]} {mark} {self.names[j]}"
-                            # First the columns that come after those they follow from.
-                            near.append((column < max(i, j), column, text, (i, j)))
-        return [(column, text, inputs) for _, column, text, inputs in sorted(near)]
+                        near.append((column < max(i, j), column, mark, i, j))
+        return [tuple(each) for _, *each in sorted(near)]
 
-    def scaled(self, column: int, text: str, inputs: tuple[int, int]) -> Iterator[str]:
-        """Yields a product or ratio as it is, times a number, rounded up or down."""
-        a, b, values = (self.screened[:, i] for i in (*inputs, column))
+    def scaled(self, column: int, mark: str, i: int, j: int) -> Iterator[str]:
+        """Yields a ratio or product as it is, times a number, rounded up or down."""
+        values, a, b = (self.screened[:, k] for k in (column, i, j))
         with np.errstate(all="ignore"):
-            factors = values / (a * b if " * " in text else a / b)
-        factor = float(np.nanmedian(np.where(np.isfinite(factors), factors, np.nan)))
-        for digits in range(6):  # without a factor, then with one of that many digits
-            each = f"{float(f'{factor:.{digits}g}'):.12g} * {text}" if digits else text
-            yield each
+            factors = values / (a * b if mark == "*" else a / b)
+        factors = factors[np.isfinite(factors)]
+        text = f"{self.names[i]} {mark} {self.names[j]}"
+        for digits in range(6) if len(factors) else ():  # without a factor, then with one
+            factor = f"{float(f'{np.median(factors):.{digits}g}'):.12g} * " if digits else ""
+            yield factor + text
             if self.schema.features[column].resolution == 1:
-                yield from (f"ceil({each})", f"floor({each})")
+                yield from (f"ceil({factor}{text})", f"floor({factor}{text})")
+
+
+def _sum(terms: Sequence[tuple[float, str]]) -> str:
+    """Returns weights and names as a sum, negative terms last."""
+    text = ""
+    for weight, name in sorted(terms, key=lambda term: (not term[1], term[0] < 0)):
+        size = name if abs(weight) == 1 and name else f"{abs(weight):.12g}{'*' * bool(name)}{name}"
+        text += f" {'-' if weight < 0 else '+'} {size}"
+    return text.removeprefix(" + ").strip()
 
 
 def _least_squares(matrix: Floats, y: Floats) -> Floats:

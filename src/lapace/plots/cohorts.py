@@ -75,10 +75,10 @@ def _features(compared: Any) -> list[str]:
 def _intervals(ax: Axes, costs: dict[str, list[Any]], what: str) -> None:
     """Draws a dot and an interval for each group."""
     names = costs["group"]
-    for k, ends in enumerate(
+    for k, interval in enumerate(
         zip(costs[what], costs[f"{what}_low"], costs[f"{what}_high"], strict=True)
     ):
-        value, low, high = np.array(ends, dtype=float)
+        value, low, high = np.array(interval, dtype=float)
         if np.isnan(value):
             ax.text(0, k, " none", va="center", color=SOFT, fontsize=9)
             continue

@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lapace.apps.batch.files import Part
@@ -110,7 +111,8 @@ def _ray(engine: Engine) -> Iterator[Any]:
                 "object_store_memory": OBJECT_STORE,
             }
         try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+            with _quiet():
+                ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise LapaceError(f"Ray could not be reached: {first_line(error)}") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -119,6 +121,19 @@ def _ray(engine: Engine) -> Iterator[Any]:
     finally:
         if not already_running:
             ray.shutdown()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps off standard error what Ray's C++ code prints while it starts; errors are raised."""
+    before = os.dup(2)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def actor_options(ray: Any, engine: Engine, most: int) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def test_parts_add_up_to_the_whole_in_any_order_and_through_json():
     together = cohorts.cohort(found, by="home")
     for order in ([0, 1, 2], [2, 0, 1]):
         parts = [found[list(range(first, 40, 3))] for first in order]
-        total = cohorts.Cohort(found.schema, "home", found.template)
+        total = cohorts.Cohort(found.schema, "home")
         for part in parts:
             counted = json.loads(json.dumps(cohorts.cohort(part, by="home").to_json()))
             total.merge(cohorts.Cohort.from_json(counted, found.schema, "home"))

@@ -29,7 +29,7 @@ from lapace.errors import InputError
 from lapace.files import write_whole
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Feature, Schema
-from lapace.table import Template, plain_frame, spelling
+from lapace.table import plain_frame, spelling
 
 __all__ = ["Cohort", "GroupCounts", "cohort", "group_names"]
 
@@ -156,8 +156,6 @@ class Cohort:
     Attributes:
         schema: The columns of the instances.
         by: What groups the instances: a column's name, or a word for it.
-        template: The kind of frame that `costs`, `features` and `unanswered` come in; by default
-            that of the training table.
         groups: The counts of each group, by its name.
 
     Examples:
@@ -176,7 +174,6 @@ class Cohort:
 
     schema: Schema
     by: str = ALL
-    template: Template | None = None
     groups: dict[str, GroupCounts] = field(default_factory=dict)
 
     # -- counting ---------------------------------------------------------------------------------
@@ -270,8 +267,8 @@ class Cohort:
         return self._frame(self.reason_lines())
 
     def _frame(self, lines: Lines) -> Any:
-        template = self.template or self.schema.template
-        return plain_frame(template.kind, {name: _column(v) for name, v in lines.items()})
+        columns = {name: _column(values) for name, values in lines.items()}
+        return plain_frame(self.schema.template.kind, columns)
 
     def cost_lines(self) -> Lines:
         """Returns the columns of `costs`."""
@@ -402,7 +399,7 @@ def cohort(explanation: Explanation, by: str | Iterable[Any] | None = None) -> C
         ('own', 'rent')
     """
     word = by if isinstance(by, str) else ALL if by is None else "group"
-    compared = Cohort(explanation.schema, word, explanation.template)
+    compared = Cohort(explanation.schema, word)
     compared.add(explanation, group_names(explanation, by))
     return compared
 

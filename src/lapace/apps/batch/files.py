@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,12 +104,6 @@ class Place:
         except OSError as error:
             why = first_line(error)
             raise InputError(f"The folder '{self.shown}' cannot be made: {why}") from None
-
-    def read(self) -> bytes:
-        """Reads the content of the file."""
-        with self.filesystem.open_input_stream(self.path) as stream:
-            content: bytes = stream.read()
-        return content
 
     def write(self, write: Callable[[Any], None]) -> None:
         """Writes the file aside and renames it, so that it is there whole or not at all.
@@ -301,10 +295,3 @@ def read_part(part: Part, columns: Sequence[str]) -> Any:
             kind = pa.string() if value is None else None  # else inferred
             table = table.append_column(name, pa.array([value] * len(table), kind))
     return table
-
-
-def lacking_columns(columns: Iterable[str], names: Iterable[str]) -> str:
-    """Says which columns a file lacks; empty if it lacks none."""
-    present = set(names)
-    lacking = [f"'{name}'" for name in columns if name not in present]
-    return f"It has no column {', '.join(lacking[:5])}." if lacking else ""

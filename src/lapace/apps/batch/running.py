@@ -26,7 +26,6 @@ from lapace.apps.batch.files import (
     Part,
     Place,
     find_inputs,
-    lacking_columns,
     pa,
     read_footers,
 )
@@ -114,8 +113,6 @@ class Summary:
             "cohort": {
                 "by": cohort.by,
                 "sentences": cohort.sentences,
-                "p_cost": _plain(cohort.p_cost),
-                "p_answered": _plain(cohort.p_answered),
                 "costs": _records(cohort.cost_lines()),
                 "features": _records(cohort.feature_lines()),
             },
@@ -123,13 +120,9 @@ class Summary:
 
 
 def _records(lines: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [
-        dict(zip(lines, map(_plain, row), strict=True)) for row in zip(*lines.values(), strict=True)
-    ]
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and value != value else value  # noqa: PLR0124  NaN
+    """Returns a table as records, with null for NaN."""
+    rows = zip(*lines.values(), strict=True)
+    return [{n: None if v != v else v for n, v in zip(lines, row, strict=True)} for row in rows]  # noqa: PLR0124
 
 
 def run(
@@ -228,7 +221,8 @@ def _begin(out: Place, settings: Mapping[str, Any], key: str) -> None:
     names = out.names()
     if MANIFEST in names:
         try:
-            before = json.loads((out / MANIFEST).read())
+            with out.filesystem.open_input_stream((out / MANIFEST).path) as stream:
+                before = json.loads(stream.read())
             earlier_key, earlier = before["key"], before["settings"]
         except (ValueError, KeyError, TypeError):
             raise InputError(f"'{out.shown}/{MANIFEST}' is no manifest of a run.") from None
@@ -266,8 +260,11 @@ def _plan(
     """Adds the parts that are finished to the summary, and returns the others in order."""
     parts: list[Part] = []
     for file in files:
-        why = file.unreadable or lacking_columns(layout.inputs, file.types or ())
-        if why:
+        lacking = [
+            f"'{name}'" for name in layout.inputs if name not in (file.types or layout.inputs)
+        ]
+        if file.unreadable or lacking:
+            why = file.unreadable or f"It has no column {', '.join(lacking[:5])}."
             summary.unreadable[file.source] = why
         else:
             parts += file.parts

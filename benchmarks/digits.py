@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from lapace.arrays import Bools, Floats, Ints
-from lapace.constraints import Custom, Rows
+from lapace.arrays import Floats, Ints
 from lapace.datasets.sources import Source, fetch
 from lapace.schema import Schema
 
@@ -163,25 +162,12 @@ class TrueLabels:
         return self.other.predict_proba(images)
 
 
-def no_dash() -> Custom:
-    """The constraint: nothing where the dash of a crossed seven is.
+def no_dash(schema: Schema) -> list[str]:
+    """Returns the constraints: nothing where the dash of a crossed seven is.
 
     Examples:
-        >>> seven = np.zeros((1, 784))
-        >>> seven[0, DASH[:3]] = 0.8
-        >>> no_dash().check(seven), no_dash().check(no_dash().project(seven))
-        (array([False]), array([ True]))
+        >>> schema = Schema.infer(np.zeros((2, 28, 28)) + [[[0.0]], [[1.0]]])
+        >>> len(no_dash(schema)), no_dash(schema)[0]
+        (42, ...)
     """
-
-    def penalty(rows: Rows) -> torch.Tensor:
-        return (rows[:, list(DASH)] - FADED).clamp(min=0).sum(dim=1)
-
-    def check(rows: Rows) -> Bools:
-        return np.asarray((rows[:, DASH] <= FADED).all(axis=1))
-
-    def project(rows: Rows) -> Floats:
-        moved = rows[:, :].copy()
-        moved[:, DASH] = np.minimum(moved[:, DASH], FADED)
-        return moved
-
-    return Custom("no dash", penalty, check, project)
+    return [f"`{schema.names[pixel]}` <= {FADED}" for pixel in DASH]

@@ -319,7 +319,7 @@ def _no_dash(run: Run, explainer: Explainer) -> Iterator[Measure]:
     instances = run.digits.test[fives]
     for mode in ("free", "exact", "latent"):
         how = Search(enforce="exact" if mode == "free" else mode)
-        constraints = [] if mode == "free" else [no_dash()]
+        constraints = [] if mode == "free" else no_dash(run.digits.schema)
         start = time.perf_counter()
         found = explainer.explain(instances, target=7, constraints=constraints, search=how)
         seconds, label = time.perf_counter() - start, f"dash: {mode}"
@@ -354,6 +354,7 @@ def _draw(run: Run, job: Job, explainer: Explainer) -> None:
         ("latent", "nothing in the box: the paper's gradient descent alone"),
     ):
         how = Search(enforce=mode)
-        held = explainer.explain(instance, target=7, constraints=[no_dash()], search=how)
+        constraints = no_dash(run.digits.schema)
+        held = explainer.explain(instance, target=7, constraints=constraints, search=how)
         rows.append(Strip(held, crossed, title, instance[0], True))
     save(drawing.strips(rows), run.images / f"e5-dash-{name}.png")

@@ -160,7 +160,7 @@ def test_a_letter_speaks_to_a_person_not_to_an_engineer():
         ("original >= annualIncome", "annual income may only go down"),
         ("increasing a, b", "a may only go up|b may only go up"),
         ("20 <= hours < 60", "hours is at least 20 and is less than 60"),
-        ("changes < 3", "less than 3 things change"),
+        ("changes <= 3", "at most 3 things change"),
         ("changes <= 1", "at most 1 thing changes"),
         ("home in {own, rent}", "home is own or rent"),
         ("home not in {kin}", "home is not kin"),

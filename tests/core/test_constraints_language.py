@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,6 @@ from lapace.constraints import (
     Changes,
     Comparison,
     Conditional,
-    Custom,
     Linear,
     Membership,
     Shorthand,
@@ -37,10 +35,8 @@ FORMS = {
     "x = 3": "x == 3",
     "x ≠ -3.50": "x != -3.5",
     "20 <= hours <= 60": "20 <= hours <= 60",
-    "60 > hours >= 20": "60 > hours >= 20",
     "0.8*original <= income < 1.2*original": "0.8*original <= income < 1.2*original",
     "2*rent+instalment<=0.4*income": "2*rent + instalment <= 0.4*income",
-    "16 + years <= age": "years + 16 <= age",
     "income/4 >= 2*(rent - 100) + rent": "0.25*income >= 3*rent - 200",
     "-x <= -(3 - y)": "-x <= y - 3",
     "1e-3*x <= 1e20": "0.001*x <= 1e+20",
@@ -48,36 +44,29 @@ FORMS = {
     "original(age) + 1 >= age": "original + 1 >= age",
     "education in {'some college', bachelor, bachelor}": 'education in {"some college", bachelor}',
     "education not in {original, school}": "education not in {original, school}",
-    "children in {0, 1, -2.5}": "children in {0, 1, -2.5}",
     'rate in {fixed, "original", "1"}': 'rate in {"fixed", "original", "1"}',
-    'education == "some college"': 'education == "some college"',
-    "not education: master -> bachelor": "not education: master -> bachelor",
     "not education: {master, doctor} → {bachelor}": "not education: {master, doctor} -> bachelor",
     "abs(income - original) <= 0.2*original": "abs(income - original) <= 0.2*original",
-    "1000 <= abs(income - original)": "1000 <= abs(income - original)",
     "if job changes then tenure == 0": "if job changes then tenure == 0",
     "if a > 3 and b in {x} then c == 0 and d changes": (
         "if a > 3 and b in {x} then c == 0 and d changes"
     ),
-    "job changes": "job changes",
     "changes <= 3": "changes <= 3",
     "fixed age, sex, age": "fixed age, sex",
     "decreasing `debt (EUR)`": "decreasing `debt (EUR)`",
     "`capital-gain` <= 2*`a``b`": "`capital-gain` <= 2*`a``b`",
-    "`original` <= 3": "`original` <= 3",
     "`2` <= 3": "`2` <= 3",
     "2nd_income <= 3": "2nd_income <= 3",
     "größe <= 3": "größe <= 3",
     "fixed <= 3": "`fixed` <= 3",
-    "abs <= 3": "`abs` <= 3",
 }
 
 
 @pytest.mark.parametrize(("text", "canonical"), FORMS.items(), ids=FORMS)
 def test_every_form_is_read_and_printed(text, canonical):
-    found = parse(text)
-    assert str(found) == canonical
-    assert parse(canonical) == found
+    constraint = parse(text)
+    assert str(constraint) == canonical
+    assert parse(canonical) == constraint
     assert str(parse(canonical)) == canonical
 
 
@@ -92,7 +81,7 @@ def test_values_are_what_they_say():
     assert parse('x == "y"') == Comparison((Linear((Term(1.0, "x"),)), Category("y")), ("==",))
     assert parse("x not in {original, a}") == Membership("x", ("a",), original=True, negated=True)
     assert parse("not x: a -> {b, 2}") == Transition("x", ("a",), ("b", 2.0))
-    assert parse("changes == 2") == ChangeLimit("==", 2)
+    assert parse("changes <= 2") == ChangeLimit(2)
     assert parse("if x changes then y in {a}") == Conditional(
         (Changes("x"),), (Membership("y", ("a",)),)
     )
@@ -100,30 +89,19 @@ def test_values_are_what_they_say():
     assert hash(parse("x <= 3")) == hash(parse("x<=3"))
 
 
-@pytest.mark.parametrize(
-    ("text", "mentions"),
-    [
-        ("x <= 3", False),
-        ("x <= original + 3", True),
-        ("x in {original}", True),
-        ("not x: a -> b", True),
-        ("x changes", True),
-        ("if x == a then y == 0", False),
-        ("if x == a then y == original", True),
-        ("changes <= 3", True),
-        ("fixed x", True),
-    ],
-)
-def test_whether_it_mentions_the_original(text, mentions):
-    assert parse(text).mentions_original is mentions
+def test_whether_it_mentions_the_original():
+    row_alone = ["x <= 3", "x in {a}", "if x == a then y == 0"]
+    relative = ["x <= original + 3", "x in {original}", "not x: a -> b", "x changes", "fixed x",
+                "if x == a then y == original", "changes <= 3"]  # fmt: skip
+    assert not any(parse(text).mentions_original for text in row_alone)
+    assert all(parse(text).mentions_original for text in relative)
 
 
 def test_notes_are_kept_apart():
-    found = parse("hours <= 50   # by law")
-    assert found.note == "by law"
-    assert found == parse("hours <= 50")
-    assert str(found) == "hours <= 50"
-    assert replace(found, note="else").note == "else"
+    noted = parse("hours <= 50   # by law")
+    assert noted.note == "by law"
+    assert noted == parse("hours <= 50")
+    assert str(noted) == "hours <= 50"
     assert parse('x == "a # b"').note == ""
 
 
@@ -174,7 +152,7 @@ constraints = st.one_of(
     simples,
     st.builds(Transition, names, some_values, some_values),
     st.builds(Conditional, some_simples, some_simples),
-    st.builds(ChangeLimit, st.sampled_from(["<", "<=", "==", ">", ">="]), st.integers(0, 99)),
+    st.builds(ChangeLimit, st.integers(0, 99)),
     st.builds(Shorthand, st.sampled_from(["fixed", "increasing", "decreasing"]), some_names),
 )
 
@@ -186,25 +164,21 @@ def test_what_is_printed_reads_back(constraint):
     assert str(parse(text)) == text
 
 
-def with_note(constraint, note):
-    return replace(constraint, note=note)
-
-
-@given(st.lists(st.builds(with_note, constraints, st.text(max_size=20)), max_size=4))
-def test_files_read_back(found):
-    text = to_toml(found)
-    assert from_toml(text) == tuple(found)
-    assert [c.note for c in from_toml(text)] == [c.note for c in found]
-    assert tomllib.loads(text)["version"] == 2
+@given(st.lists(st.tuples(constraints, st.text(max_size=20)), max_size=4))
+def test_files_read_back(pairs):
+    noted = tuple(replace(constraint, note=note) for constraint, note in pairs)
+    again = from_toml(to_toml(noted))
+    assert again == noted
+    assert [c.note for c in again] == [c.note for c in noted]
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused(text):
     try:
-        found = parse(text)
+        constraint = parse(text)
     except InputError:
         return
-    assert parse(str(found)) == found
+    assert parse(str(constraint)) == constraint
 
 
 # -- error messages --------------------------------------------------------------------------------
@@ -214,26 +188,25 @@ MESSAGES = {
     "x": "at character 2: expected a relation (<=, <, ==, !=, >, >=), found the end.",
     "income >> 3": "at character 9: expected a column, a number or 'original', found '>'.",
     "x <= y >= 3": "at character 1: a chain of relations must point one way",
-    "x*y <= 3": "columns can be multiplied by numbers, not by each other. Use a Custom constraint",
+    "x*y <= 3": "columns can be multiplied by numbers, not by each other. Declare a derived column",
     "x/y <= 3": "only a number other than 0 can divide.",
     "x <= 1e999": "at character 6: 1e999 is too large a number.",
     "1e200*1e200*x <= 3": "the numbers here are too large.",
-    "x in a": "at character 6: expected '{' and the values, as in {bachelor, master}, found 'a'.",
+    "x in a": "at character 6: expected '{', found 'a'. Values go in braces, as in {bachelor,",
     "x in {some-college}": "expected ',' or '}', found '-'. A category with other characters goes "
     'in quotes: "some college".',
     "x in {`a`}": "expected a category or a number, found 'a'. Categories go in double quotes.",
     "x in {}": "expected a category or a number, found '}'.",
-    "x not 3": "expected 'in' after 'not', found '3'.",
+    "x not 3": "expected 'in', found '3'.",
     "free sulfur <= 3": "expected a relation (<=, <, ==, !=, >, >=), found 'sulfur'. Names of "
     'several words go in backticks: `a name`; categories in quotes: "a name".',
     "fixed acidity <= 3": "expected the end of the constraint, found '<='. Names of several words",
     "x == with family": "expected the end of the constraint, found 'family'. Names of several",
     "not x -> 3": "expected ':', found '->'. A change that is ruled out reads 'not education: "
     "master -> bachelor'.",
-    "not x: a -> {original}": "'original' has no place in a transition.",
-    "not x: original -> a": "'original' has no place here.",
+    "not x: a -> {original}": "'original' has no place here.",
     "changes <= 2.5": "at character 12: expected a whole number of columns, found '2.5'.",
-    "changes != 2": "'changes' can be compared by <=, <, ==, > and >= only.",
+    "changes >= 2": "expected '<=', found '>='. Only how many columns may change at most",
     "original <= 3": "which column's original value is meant? Name a column beside it.",
     "a + `b c` <= original": "which column's original value is meant? Name original(a) or "
     "original(`b c`).",
@@ -247,21 +220,15 @@ MESSAGES = {
     "backticks: `capital-gain`.",
     "a <= 3 and b <= 3": "'and' cannot join constraints. Write two constraints.",
     "a <= 3 or b <= 3": "'or' cannot join constraints. Use 'in {…}' or 'if … then'.",
-    "abs(a) + 3 <= 2": "expected a relation",
-    "3 + abs(a) <= 2": "abs(…) must be a whole side of a relation.",
-    '3 + "a" <= x': "a category in quotes must be a whole side of a relation.",
+    "3 + abs(a) <= 2": "abs(…) or a category in quotes must be a whole side of a relation.",
     "fixd age": "found 'age'. Did you mean 'fixed'?",
-    "increase `a b`": "Did you mean 'increasing'?",
-    '"Total charges" >= 3': "can change. If it is a column, use backticks: `Total charges`.",
-    "tenure/months >= 3": "can divide. Names with such characters go in backticks.",
     "home in [own, rent]": "at character 6: Values go in braces: in {own, rent}.",
     "`a b` not in ('x y', z)": "Values go in braces: in {'x y', z}.",
-    "income <= €3,000": "Numbers have no currency, no mark between thousands and a point before",
-    "income < 1,5": "a point before decimals. Write 1234.56.",
+    "income <= €3,000": "Numbers have no currency, no '%', no mark between thousands and a point",
     "x => 3": "'=>' is no relation. Write '>='.",
     "x between 3 and 4": "'between' is written 3 <= x <= 4.",
-    "age is fixed": "A column that has to stay is written age == original.",
-    "home is own": "'is' is written home == own.",
+    "rate <= 10%": "Numbers have no currency, no '%'",
+    "ordered >= 2024-02-01": 'A date goes in quotes: "2024-02-01".',
 }
 
 
@@ -274,13 +241,10 @@ def test_every_error_message(text, message):
         assert str(raised.value).startswith(f"Cannot read the constraint '{text}' at character ")
 
 
-def test_parentheses_without_end_are_refused():
+def test_what_cannot_be_a_constraint_is_refused():
     text = "(" * 5000 + "x" + ")" * 5000 + " <= 3"
     with pytest.raises(InputError, match="it is nested too deeply"):
         parse(text)
-
-
-def test_what_is_no_text_is_refused():
     with pytest.raises(InputError, match="A constraint is a text such as 'age == original', not 3"):
         parse_all([3])
 
@@ -290,26 +254,22 @@ def test_what_is_no_text_is_refused():
 
 def test_a_file_round_trip(tmp_path):
     path = tmp_path / "rules.toml"
-    found = parse_all(["fixed age", "hours <= 50 # by law", 'x == "a\\\\b"'])
-    path.write_text(to_toml(found), encoding="utf-8")
-    assert read_file(path) == found
+    rules = parse_all(["fixed age", "hours <= 50 # by law", 'x == "a\\\\b"'])
+    path.write_text(to_toml(rules), encoding="utf-8")
+    assert read_file(path) == rules
     assert read_file(str(path))[1].note == "by law"
-    text = path.read_text(encoding="utf-8")
-    assert text.startswith("# Constraints on counterfactuals")
-    assert '{ constraint = "hours <= 50", note = "by law" }' in text
+    assert '{ constraint = "hours <= 50", note = "by law" }' in path.read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="There is no constraint file"):
+        read_file(tmp_path / "none.toml")
 
 
 BAD_FILES = {
     "version = ": "The constraint file is not TOML:",
-    "constraints = []": "does not say its version. Begin it with: version = 2",
-    "version = 1": "The constraint file has version 1; this lapace reads version 2, whose entries",
+    "constraints = []": "The constraint file must begin with: version = 2",
     "version = 2\nconstraint = []": "has a key 'constraint' that means nothing here. Did you "
     "mean 'constraints'?",
     "version = 2\nconstraints = 3": "must list its constraints",
     "version = 2\nconstraints = [3]": "entry 1 must be a text, or { constraint =",
-    'version = 2\nconstraints = [{ note = "a" }]': "entry 1 must be a text, or { constraint =",
-    'version = 2\nconstraints = [{ limit = "a" }]': "entry 1 has a key 'limit' that means nothing "
-    "here.",
     'version = 2\nconstraints = [{ nte = "a" }]': "has a key 'nte' that means nothing here. Did "
     "you mean 'note'?",
     'version = 2\nconstraints = ["fixed a", "x >"]': "entry 2: Cannot read the constraint 'x >'",
@@ -321,11 +281,3 @@ def test_errors_about_files(text, message):
     with pytest.raises(InputError) as raised:
         from_toml(text)
     assert message in str(raised.value)
-
-
-def test_files_that_cannot_be(tmp_path):
-    with pytest.raises(InputError, match="There is no constraint file"):
-        read_file(tmp_path / "none.toml")
-    rule = Custom("area", lambda x: x[:, 0], lambda x: x[:, 0] <= 0)
-    with pytest.raises(InputError, match="'area' is a Python function and cannot be written"):
-        to_toml([rule])

@@ -20,7 +20,6 @@ from lapace.constraints import (
     Changes,
     Comparison,
     Conditional,
-    Custom,
     Linear,
     Membership,
     Shorthand,
@@ -28,7 +27,6 @@ from lapace.constraints import (
     Transition,
     parse_all,
 )
-from lapace.constraints.binding import bind
 from lapace.constraints.program import solve
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema
@@ -61,8 +59,6 @@ class Slow:
         return self.schema[name].kind
 
     def satisfies(self, constraint):
-        if isinstance(constraint, Custom):
-            return True
         self.named, self.compared = set(), set()
         verdict = self.truth(constraint)
         if any(self.row[n] is None and self.instance[n] is not None for n in self.named):
@@ -95,7 +91,7 @@ class Slow:
             return not (hit and any(self.is_value(c.feature, after, v) for v in c.after))
         if isinstance(c, ChangeLimit):
             count = sum(self.changed(name) for name in self.schema.names)
-            return self.relate(count, c.relation, c.count)
+            return count <= c.most
         if isinstance(c, Conditional):
             when = self.both([self.truth(part) for part in c.when])
             then = self.both([self.truth(part) for part in c.then])
@@ -139,8 +135,7 @@ class Slow:
             return True
         if label is None:
             return None
-        same = label == own or (c.negated and not self.changed(c.feature))
-        if c.original and own is not None and same:
+        if c.original and own is not None and not self.changed(c.feature):
             return True
         return any(self.is_value(c.feature, label, v) for v in c.values)
 
@@ -472,7 +467,7 @@ def random_constraint(schema, rng):
     roll = rng.random()
     categories = [f for f in schema.features if f.kind != "continuous"]
     if roll < 0.1:
-        return f"changes {rng.choice(['<=', '<=', '<=', '<', '=='])} {rng.integers(1, 6)}"
+        return f"changes <= {rng.integers(1, 6)}"
     if roll < 0.2:
         picks = rng.choice(len(schema.features), int(rng.integers(1, 3)), replace=False)
         return "fixed " + ", ".join(quoted(schema.names[i]) for i in picks)
@@ -492,15 +487,14 @@ def random_constraint(schema, rng):
 
 
 def random_system(schema, rng, most=8):
-    """Up to `most` constraints that can hold for some instance, and how many sets were refused."""
-    for refused in itertools.count():
+    """Up to `most` constraints that are not refused."""
+    while True:
         texts = [random_constraint(schema, rng) for _ in range(int(rng.integers(1, most + 1)))]
         try:
-            return System.of(texts, schema), refused
+            return System.of(texts, schema)
         except InputError as error:
-            if "can never hold" not in str(error) and "that many changes" not in str(error):
+            if "can never hold" not in str(error):
                 raise
-    raise AssertionError
 
 
 # ------------------------------------------------------------------------------------------------
@@ -564,22 +558,20 @@ def run(count, seed=0, each=5):
     found, tally = [], Counter()
     while tally["cases"] < count:
         schema = random_schema(rng)
-        system, refused = random_system(schema, rng)
+        system = random_system(schema, rng)
         instances = np.array([random_instance(schema, rng) for _ in range(each)])
         points = np.array([random_point(schema, instance, rng) for instance in instances])
-        kept = points.copy()
+        before = points.copy()
         after = system.project(points, instances)
-        assert points.tobytes() == kept.tobytes(), "the caller's rows were written to"
+        assert points.tobytes() == before.tobytes(), "the caller's rows were written to"
         wrong = problems(system, points, after, instances)
         found += [f"{p} [{'; '.join(map(str, system.constraints))}]" for p in wrong]
         tally["cases"] += each
-        tally["constraints"] += each * len(system)
         tally["feasible"] += int(after.feasible.sum())
         tally["feasible before"] += int(system.feasible(points, instances).sum())
         tally["proved infeasible"] += int(after.proved_infeasible.sum())
         tally["unsolved"] += int((~after.feasible & ~after.proved_infeasible).sum())
         tally["programs"] += after.n_programs
-        tally["refused for all"] += refused
     return found, tally
 
 
@@ -594,7 +586,7 @@ def test_nothing_leaks(seed):
     # The cases must be worth something: many start out broken, most of them can be mended, some
     # provably not, and next to none is left open.
     assert tally["feasible before"] < 0.4 * tally["cases"]
-    assert tally["feasible"] > 0.7 * tally["cases"]
+    assert tally["feasible"] > 0.6 * tally["cases"]
     assert tally["proved infeasible"] > 0.05 * tally["cases"]
     assert tally["programs"] > 0.05 * tally["cases"]
     assert tally["unsolved"] <= 0.002 * tally["cases"]
@@ -605,7 +597,7 @@ def tiny_cases(seed, count, most=3000):
     rng = np.random.default_rng(seed)
     while count:
         schema = random_schema(rng, small=True)
-        system, _ = random_system(schema, rng, 6)
+        system = random_system(schema, rng, 6)
         instance = random_instance(schema, rng)
         rows = every_row(schema, instance)
         if len(rows) <= most:
@@ -631,7 +623,7 @@ def test_programs_find_the_nearest_row():
         schema = system.schema
         if not len(feasible):
             continue
-        outcome = solve(schema, system.bound, instance=instance, start=point)
+        outcome = solve(schema, system.bound, instance, point)
         assert outcome.status == "solved"
         best = schema.distance(feasible, np.repeat(point[None], len(feasible), axis=0)).min()
         mine = schema.distance(outcome.cells[None], point[None])[0]
@@ -644,37 +636,23 @@ def test_programs_find_the_nearest_row():
     assert compared > 60
 
 
-def test_constraints_that_are_refused_have_no_feasible_row_for_any_instance():
+def test_constraints_that_are_refused_have_no_feasible_row():
+    """And the others have one, if they do not mention the instance."""
     rng = np.random.default_rng(14)
-    refused = 0
+    refused = []
     for _ in range(120):
         schema = random_schema(rng, small=True)
-        instance = np.array([on_lattice(f, rng) for f in schema.features])
-        rows = every_row(schema, instance)
-        if len(rows) > 60:
-            continue
-        texts = [random_constraint(schema, rng) for _ in range(5)]
+        rows = every_row(schema, np.array([on_lattice(f, rng) for f in schema.features]))
+        texts = parse_all([random_constraint(schema, rng) for _ in range(8)])
+        absolute = [c for c in texts if not c.mentions_original]
+        system = System.of(absolute, schema, check=False)
         try:
-            system = System.of(texts, schema)
+            System.of(absolute, schema)
+            refused.append(False)
         except InputError:
-            refused += 1
-            bounds = [b for b in (bind_or_none(c, schema) for c in parse_all(texts)) if b]
-            system = System(schema, tuple(bounds))
-            if len(bounds) < len(texts):
-                continue
-            possible = False
-        else:
-            possible = True
-        instances, points = np.repeat(rows, len(rows), axis=0), np.tile(rows, (len(rows), 1))
-        assert system.feasible(points, instances).any() == possible, texts
-    assert refused > 10
-
-
-def bind_or_none(constraint, schema):
-    try:
-        return bind(constraint, schema)
-    except InputError:
-        return None
+            refused.append(True)
+        assert system.feasible(rows, rows).any() != refused[-1], texts
+    assert 10 < sum(refused) < 110
 
 
 def test_contradictions_are_smallest():

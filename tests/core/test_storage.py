@@ -18,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from lapace import CentroidWarning, ClassifierError, Explainer, InputError, Search, files
-from lapace.constraints import Custom, parse
+from lapace.constraints import parse
 from lapace.errors import LapaceError
 from lapace.explainer import storage
 from tests import worlds
@@ -188,19 +188,6 @@ def test_rules_are_saved_with_their_notes(tmp_path):
     assert [rule.note for rule in again.rules] == ["", "The scales end there."]
     instances = worlds.letters(10, 5)
     assert explainer.explain(instances) == again.explain(instances)
-
-
-def test_a_rule_that_is_a_python_function_cannot_be_saved(saved):
-    before = saved.read_bytes()
-    area = Custom("area", lambda x: x[:, 0] - 900, lambda x: x[:, 0] < 900)
-    explainer = Explainer(
-        worlds.postage, n_prototypes=1, recipe=worlds.QUICK, rules=[area], device="cpu"
-    ).fit(worlds.letters(300, 0))
-    with pytest.raises(
-        InputError, match="'area' is a Python function and cannot be written to a file"
-    ):
-        explainer.save(saved)
-    assert saved.read_bytes() == before
 
 
 # --- atomic writes ---------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 ```
 language        constraints as small frozen values that print as the text they are read from
-parser          text and TOML files to values
+parser          text to values
+files           TOML files of constraints
 binding         values to formulas over cells, against a schema
 formulas        clauses of leaves, and their truth in three-valued logic
 program         the nearest feasible row, or the proof that there is none (HiGHS)
@@ -26,7 +27,8 @@ import numpy as np
 from lapace.arrays import Bools, Floats
 from lapace.constraints.binding import bind
 from lapace.constraints.contradictions import contradiction, refusal
-from lapace.constraints.formulas import BoundConstraint, ComparedRows, Rows, feasible
+from lapace.constraints.files import from_toml, read_file, to_toml
+from lapace.constraints.formulas import BoundConstraint, ComparedRows, feasible
 from lapace.constraints.language import (
     Absolute,
     Category,
@@ -35,14 +37,13 @@ from lapace.constraints.language import (
     Comparison,
     Conditional,
     Constraint,
-    Custom,
     Linear,
     Membership,
     Shorthand,
     Term,
     Transition,
 )
-from lapace.constraints.parser import from_toml, parse, parse_all, read_file, to_toml
+from lapace.constraints.parser import parse, parse_all
 from lapace.constraints.repair import Domains, Projection, domains, project
 from lapace.errors import InputError
 from lapace.schema import Schema
@@ -58,12 +59,10 @@ __all__ = [
     "Comparison",
     "Conditional",
     "Constraint",
-    "Custom",
     "Domains",
     "Linear",
     "Membership",
     "Projection",
-    "Rows",
     "Shorthand",
     "System",
     "Term",
@@ -118,11 +117,16 @@ class System:
         Args:
             constraints: The constraints.
             schema: The columns.
-            check: Refuses constraints that no instance could satisfy, with the reason.
+            check: Refuses constraints that no row can satisfy, whatever the instance.
         """
         bound = tuple(bind(c, schema) for c in dict.fromkeys(parse_all(constraints)))
-        if check and (contradictory := contradiction(schema, bound)):
-            raise InputError(refusal(schema, contradictory))
+        if check:
+            absolute = [b for b in bound if not b.constraint.mentions_original]
+            numbers = [f.kind == "continuous" for f in schema.features]
+            zeros = np.zeros(len(numbers))
+            typical = np.where(numbers, schema.snap(zeros[None])[0], zeros)
+            if contradictory := contradiction(schema, absolute, typical):
+                raise InputError(refusal(schema, contradictory))
         return cls(schema, bound)
 
     @property

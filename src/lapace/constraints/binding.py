@@ -17,9 +17,9 @@ import numpy as np
 from lapace.arrays import Floats
 from lapace.constraints import language
 from lapace.constraints.formulas import (
+    ROUNDING,
     BoundConstraint,
     ChangeCount,
-    ComparedRows,
     Formula,
     LevelTable,
     LinearRelation,
@@ -33,6 +33,10 @@ from lapace.errors import InputError, did_you_mean
 from lapace.schema import Feature, Schema
 
 ORDERS: dict[str, Relation] = {"fixed": "==", "increasing": ">=", "decreasing": "<="}
+# The signs that a difference may have for a relation to hold.
+SIGNS: dict[Relation, tuple[int, ...]] = {
+    "<": (-1,), "<=": (-1, 0), "==": (0,), ">=": (0, 1), ">": (1,), "!=": (-1, 1),
+}  # fmt: skip
 
 
 def bind(constraint: Constraint, schema: Schema) -> BoundConstraint:
@@ -68,10 +72,10 @@ class _Binder:
     def unquoted_hint(self, name: str) -> str:
         """Returns a hint for `capital-gain` without its backticks, which reads as a difference."""
         text = "".join(str(self.constraint).split())
-        for known in self.schema.names:
-            needs_quotes = name in known and re.search(r"\W", known)
-            if needs_quotes and f"`{known}`" not in text and "".join(known.split()) in text:
-                return f" The column '{known}' goes in backticks: `{known}`."
+        for other in self.schema.names:
+            needs_quotes = name in other and re.search(r"\W", other)
+            if needs_quotes and f"`{other}`" not in text and "".join(other.split()) in text:
+                return f" The column '{other}' goes in backticks: `{other}`."
         return ""
 
     def feature(self, column: int) -> Feature:
@@ -87,58 +91,41 @@ class _Binder:
             case language.Comparison():
                 return all_of([self.pair(*pair) for pair in constraint.pairs])
             case language.Membership(name, values, original, negated):
-                return self.membership(name, values, original=original, negated=negated)
-            case language.Transition():
-                return self.transition(constraint)
+                member = self.member(name, values, original=original)
+                return negate(member) if negated else member
+            case language.Transition(name, before, after):
+                return self.transition(self.column(name), before, after)
             case language.Changes(name):
                 return self.versus_original(name, "!=")
             case language.Conditional(when, then):
                 escapes = [negate(self.formula(part)) for part in when]
                 return any_of([*escapes, all_of([self.formula(part) for part in then])])
-            case language.ChangeLimit(relation, count):
-                return self.change_count(relation, count)
+            case language.ChangeLimit(most):
+                return ((ChangeCount(most),),)
             case language.Shorthand(word, names):
                 return all_of([self.versus_original(name, ORDERS[word]) for name in names])
-        return ((constraint,),)
-
-    def change_count(self, relation: Relation, count: int) -> Formula:
-        width = int(self.schema.counted.sum())
-        least = {"==": count, ">=": count, ">": count + 1}.get(relation, 0)
-        most = {"==": count, "<=": count, "<": count - 1}.get(relation, width)
-        if most < 0 or least > width:
-            self.fail(f"no row can have that many changes: there are {width} columns.")
-        return ((ChangeCount(least, min(most, width)),),)
 
     def versus_original(self, name: str, relation: Relation) -> Formula:
         self.column(name)
         return self.pair(_term(name), relation, _term(name, original=True))
 
-    def membership(
-        self, name: str, values: Sequence[Value], *, original: bool = False, negated: bool = False
-    ) -> Formula:
+    def member(self, name: str, values: Sequence[Value], *, original: bool) -> Formula:
         self.column(name)
         literals = [Category(v) if isinstance(v, str) else Linear((), v) for v in values]
         parts = [self.pair(_term(name), "==", literal) for literal in literals]
-        if original and negated:  # a number that is not the original differs at its resolution
+        if original:  # at the column's resolution
             parts.append(negate(self.versus_original(name, "!=")))
-        elif original:
-            parts.append(self.versus_original(name, "=="))
-        return negate(any_of(parts)) if negated else any_of(parts)
+        return any_of(parts)
 
-    def transition(self, transition: language.Transition) -> Formula:
-        """Returns: the instance's value is none of `before`, or the row's none of `after`."""
-        column = self.column(transition.feature)
-        leaves = negate(self.membership(transition.feature, transition.after))
-        stays = negate(self.versus_original(transition.feature, "!="))
+    def transition(self, column: int, before: Sequence[Value], after: Sequence[Value]) -> Formula:
         if self.continuous(column):
-            others: Formula = tuple(
-                (LinearRelation.of(self.schema, {}, {column: 1.0}, -self.number(column, v), "!="),)
-                for v in transition.before
-            )
-            return any_of([others, leaves, stays])
-        table = self.table(column, 1)
-        table.truths[[self.code(column, value) for value in transition.before]] = -1
-        return any_of([((table,),), leaves, stays])
+            name = self.feature(column).name
+            self.fail(f"'{name}' holds numbers, and only categories have transitions. Use 'if'.")
+        old, new = ([self.code(column, value) for value in values] for values in (before, after))
+        truths = np.ones((len(self.feature(column).levels) + 1,) * 2, dtype=np.int8)
+        truths[np.ix_(old, new)] = -1
+        np.fill_diagonal(truths, 1)  # a category may stay
+        return ((self.table(column, truths),),)
 
     # -- comparing two sides ----------------------------------------------------------------------
 
@@ -195,35 +182,32 @@ class _Binder:
 
     def level(self, column: int, relation: Relation, value: Value) -> Formula:
         """Compares a column of categories with one of them, or a number between them."""
+        levels = np.arange(len(self.feature(column).levels), dtype=float)
         if relation in ("==", "!="):
-            table = self.table(column, -1 if relation == "==" else 1)
-            table.truths[:, table.levels] = 0
-            table.truths[:, self.code(column, value)] *= -1
-            return ((table,),)
-        feature, order = self.feature(column), self.order(column, relation)
-        code = _code(feature, value)
+            return self.compared_levels(column, levels, relation, self.code(column, value))
+        order, code = self.order(column, relation), _code(self.feature(column), value)
         if code is None and (isinstance(value, str) or self.numbers(column) is None):
             self.code(column, value)  # raises: there is no such category
         bar = float(value if code is None else order[code])
         if np.isnan(bar):
             self.fail(f"'{value}' was not seen in training and has no place in the order.")
-        return self.relation(_term(feature.name), relation, Linear((), bar), {column: order})
+        return self.compared_levels(column, order, relation, bar)
 
     def original_level(self, column: int, relation: Relation) -> Formula:
         """Compares a column of categories with the instance's level."""
         if relation in ("==", "!="):
-            table = self.table(column, -1 if relation == "==" else 1)
-            table.truths[np.diag_indices(len(table.truths))] *= -1
-            return ((table,),)
-        order, name = self.order(column, relation), self.feature(column).name
-        sides = _term(name), relation, _term(name, original=True)
-        ((compared,),) = self.relation(*sides, {column: order})
+            size = len(self.feature(column).levels) + 1  # the last for missing, which may stay so
+            same = np.where(np.eye(size, dtype=bool), 1, -1)
+            return ((self.table(column, same if relation == "==" else -same),),)
+        self.compared.add(column)
+        order = self.order(column, relation)
+        ((compared,),) = self.compared_levels(column, order, relation, np.append(order, np.nan))
         assert isinstance(compared, LevelTable)
         # An unseen level has no place in the order: it can be compared with nothing but itself.
-        known = compared.truths[: compared.levels, : compared.levels]
-        known[known == 0] = -1
+        between = compared.truths[: compared.levels, : compared.levels]
+        between[between == 0] = -1
         if relation in ("<=", ">="):
-            np.fill_diagonal(known, 1)
+            np.fill_diagonal(between, 1)
         return ((compared,),)
 
     def two(self, first: int, relation: Relation, second: int) -> Formula:
@@ -254,11 +238,9 @@ class _Binder:
             return self.sums(right, MIRROR[relation], left)
         for side in (left, right):
             if isinstance(side, Category):
-                hint = f" The column goes in backticks: `{side.name}`."
-                self.fail(
-                    f'the category "{side.name}" is compared with numbers.'
-                    f"{hint if side.name in self.schema.names else ''}"
-                )
+                is_column = side.name in self.schema.names
+                hint = f" The column goes in backticks: `{side.name}`." if is_column else ""
+                self.fail(f'the category "{side.name}" is compared with numbers.{hint}')
         assert not isinstance(left, Category)
         assert isinstance(right, Linear)
         if isinstance(left, Linear):
@@ -281,58 +263,57 @@ class _Binder:
         if relation in (">", ">="):
             left, right, relation = right, left, MIRROR[relation]
         for term in (*left.terms, *right.terms):
-            self.column(term.feature)  # known, or refused, even where it cancels out
-        cells: dict[int, float] = {}
-        originals: dict[int, float] = {}
-        for term in (left + right.scaled(-1.0)).terms:
-            weights = originals if term.original else cells
-            weights[self.schema.index(term.feature)] = term.coefficient
+            self.column(term.feature)  # refused if it is not in the table, even where it cancels
+        apart = left + right.scaled(-1.0)
+        cells, originals = (
+            {self.schema.index(t.feature): t.coefficient for t in apart.terms if t.original == own}
+            for own in (False, True)
+        )
         if not cells:
             self.fail("says nothing: its columns cancel out.")
         both = cells.keys() & originals.keys()
-        (first, *others) = dict.fromkeys((*cells, *originals))
-        constant = left.constant - right.constant
-        alone = both and not others and not constant and self.continuous(first)
+        (first, *more) = dict.fromkeys((*cells, *originals))
+        alone = both and not more and not apart.constant and self.continuous(first)
         if alone and relation in ("==", "!=") and cells[first] == -originals[first]:
             return ((Unchanged(first, exact=relation == "==", negated=relation == "!="),),)
         if relation != "!=":
             self.compared |= both
-        values = level_values or {}
-        for column in (first, *others):
-            if column not in values and not self.continuous(column):
-                numbers, name = self.numbers(column), self.feature(column).name
-                if numbers is None:
-                    self.fail(f"'{name}' holds categories that are no numbers to add up.")
-                values[column] = numbers
-        linear = LinearRelation.of(self.schema, cells, originals, constant, relation, values)
-        numbers_or_several = self.continuous(first) or others
-        return ((linear if numbers_or_several else self.tabulated(first, linear),),)
+        values = level_values or {
+            c: self.summands(c) for c in (first, *more) if not self.continuous(c)
+        }
+        if more or self.continuous(first):
+            sum_ = cells, originals, apart.constant
+            return ((LinearRelation.of(self.schema, *sum_, relation, values),),)
+        others: Floats | float = -apart.constant
+        if originals:
+            others = others - originals[first] * np.append(values[first], np.nan)
+        return self.compared_levels(first, cells[first] * values[first], relation, others)
 
     # -- tables -----------------------------------------------------------------------------------
 
-    def table(self, column: int, truth: int) -> LevelTable:
-        """Returns a table of one truth everywhere, to be filled in."""
-        feature = self.feature(column)
-        truths = np.full((len(feature.levels) + 1,) * 2, truth, dtype=np.int8)
-        return LevelTable(column, truths, feature.kind == "ordinal")
+    def table(self, column: int, truths: np.ndarray) -> LevelTable:
+        ordered = self.feature(column).kind == "ordinal"
+        return LevelTable(column, truths.astype(np.int8), ordered)
 
-    def tabulated(self, column: int, relation: LinearRelation) -> LevelTable:
-        """Evaluates a relation over one column of numbered categories for all pairs of levels."""
-        table = self.table(column, 0)
-        codes = [*map(float, range(table.levels)), np.nan]
-        original, new = np.meshgrid(codes, codes, indexing="ij")
-        instances, cells = np.full((2, original.size, len(self.schema.features)), np.nan)
-        instances[:, column], cells[:, column] = original.ravel(), new.ravel()
-        truths = relation.truth(ComparedRows(self.schema, cells, instances))
-        table.truths[:] = truths.reshape(original.shape)
-        return table
+    def compared_levels(
+        self, column: int, numbers: Floats, relation: Relation, others: Floats | float
+    ) -> Formula:
+        """Compares the number of a row's level, by level, with one number or the instance's.
+
+        Args:
+            column: The column.
+            numbers: The number of each level of the row; NaN for none.
+            relation: The relation.
+            others: One number, or that of each level of the instance and of a missing one.
+        """
+        new, old = np.append(numbers, np.nan), np.reshape(others, (-1, 1))
+        apart = np.broadcast_to(new - old, (len(new), len(new)))
+        equal = np.abs(apart) <= ROUNDING * (np.abs(new) + np.abs(old))
+        holds = np.isin(np.where(equal, 0, np.sign(apart)), SIGNS[relation])
+        truths = np.where(np.isnan(apart), 0, np.where(holds, 1, -1))
+        return ((self.table(column, truths),),)
 
     # -- a column's values ------------------------------------------------------------------------
-
-    def number(self, column: int, value: Value) -> float:
-        if isinstance(value, str):
-            self.fail(f"'{self.feature(column).name}' holds numbers, and '{value}' is none.")
-        return value
 
     def code(self, column: int, value: Value) -> int:
         feature = self.feature(column)
@@ -353,8 +334,14 @@ class _Binder:
         if any(isinstance(level, str) for level in feature.levels):
             return None
         numbers = np.array([float(level) for level in feature.levels])
-        known = numbers[: len(feature.categories)]
-        return None if feature.kind == "ordinal" and (np.diff(known) <= 0).any() else numbers
+        seen = numbers[: len(feature.categories)]
+        return None if feature.kind == "ordinal" and (np.diff(seen) <= 0).any() else numbers
+
+    def summands(self, column: int) -> Floats:
+        numbers, name = self.numbers(column), self.feature(column).name
+        if numbers is None:
+            self.fail(f"'{name}' holds categories that are no numbers to add up.")
+        return numbers
 
     def order(self, column: int, relation: Relation) -> Floats:
         """Returns what levels are compared by; NaN for an ordinal's level unseen in training."""

@@ -1,6 +1,6 @@
 """Bound constraints as formulas over cells, in three-valued logic.
 
-A formula is a conjunction of clauses, a clause a disjunction of leaves, of which there are five
+A formula is a conjunction of clauses, a clause a disjunction of leaves, of which there are four
 kinds. A truth is 1 (true), -1 (false) or 0 (unknown, because a cell is missing), as in Kleene's
 logic: "and" is the minimum, "or" the maximum, negation the minus sign. A constraint is violated
 only where its formula is -1.
@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.constraints.language import Constraint, Custom
-from lapace.errors import InputError
+from lapace.constraints.language import Constraint
 from lapace.schema import Schema
 
 Truth: TypeAlias = NDArray[np.int8]
@@ -76,7 +75,7 @@ class ComparedRows:
 
 
 # ------------------------------------------------------------------------------------------------
-# Leaves (the fifth is `Custom` itself)
+# Leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,11 +206,6 @@ class LevelTable:
         """How many levels the column has."""
         return len(self.truths) - 1
 
-    @property
-    def mentions_original(self) -> bool:
-        """Whether the truth depends on the instance."""
-        return bool((self.truths[:, : self.levels] != self.truths[0, : self.levels]).any())
-
     def truth(self, rows: ComparedRows) -> Truth:
         """Whether each row's level is allowed."""
         truths: Truth = self.truths[rows.slots(self.column, self.levels)]
@@ -254,23 +248,21 @@ class Unchanged:
 
 @dataclass(frozen=True, eq=False)
 class ChangeCount:
-    """Between `least` and `most` columns differ from the instance."""
+    """At most `most` columns differ from the instance."""
 
-    least: int
     most: int
 
     def truth(self, rows: ComparedRows) -> Truth:
-        """Whether the number of changes is within the limits."""
+        """Whether the number of changes is within the limit."""
         return _signs(self.excess(rows) <= 0)
 
     def excess(self, rows: ComparedRows) -> Ints:
-        """Returns how many columns too many, or too few, have changed; 0 or less where it holds."""
-        count = rows.changed.sum(axis=1)
-        excess: Ints = np.maximum(self.least - count, count - self.most)
+        """Returns how many columns too many have changed; 0 or less where it holds."""
+        excess: Ints = rows.changed.sum(axis=1) - self.most
         return excess
 
 
-Leaf: TypeAlias = LinearRelation | LevelTable | Unchanged | ChangeCount | Custom
+Leaf: TypeAlias = LinearRelation | LevelTable | Unchanged | ChangeCount
 Clause: TypeAlias = tuple[Leaf, ...]
 Formula: TypeAlias = tuple[Clause, ...]
 
@@ -324,19 +316,11 @@ def _opposite(leaf: Leaf) -> Leaf:
             raise TypeError(f"{leaf} has no opposite")
 
 
-def truth(leaf: Leaf, rows: ComparedRows) -> Truth:
-    """Returns 1 where a leaf holds, -1 where it does not, 0 where that is unknown, (n,)."""
-    if isinstance(leaf, Custom):
-        view = Rows(rows.schema, rows.cells)
-        return _signs(np.asarray(call(leaf, "check", view, (len(rows),)), bool))
-    return leaf.truth(rows)
-
-
 def is_violated(clause: Clause, rows: ComparedRows) -> Bools:
     """Returns the rows in which every leaf of a clause is false, (n,)."""
-    violated: Bools = truth(clause[0], rows) < 0
+    violated: Bools = clause[0].truth(rows) < 0
     for leaf in clause[1:]:
-        violated = violated & (truth(leaf, rows) < 0)
+        violated = violated & (leaf.truth(rows) < 0)
     return violated
 
 
@@ -380,75 +364,3 @@ def feasible(constraints: Sequence[BoundConstraint], rows: ComparedRows) -> Bool
     for constraint in constraints:
         holds &= constraint.holds(rows)
     return holds
-
-
-# ------------------------------------------------------------------------------------------------
-# Functions from Python
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows by column name, as a `Custom` constraint sees them.
-
-    Attributes:
-        schema: The columns.
-        cells: The matrix (n, d), an array or a tensor, categories as codes.
-
-    Examples:
-        >>> from lapace.schema import Schema
-        >>> schema = Schema.infer([{"age": 31, "home": "own"}, {"age": 44, "home": "rent"}])
-        >>> rows = Rows(schema, np.array([[31.0, 0.0]]))
-        >>> rows["age"], rows["home"], rows[:, 0]
-        (array([31.]), array(['own'], dtype=object), array([31.]))
-    """
-
-    schema: Schema
-    cells: Any
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, str):
-            return self.cells[key]
-        column = self.cells[:, self.schema.index(key)]
-        feature = self.schema[key]
-        if feature.kind == "continuous":
-            return column
-        codes = np.asarray(column.detach().cpu() if hasattr(column, "detach") else column)
-        places = np.where(np.isnan(codes), len(feature.levels), codes).astype(np.int64)
-        return np.array([*feature.levels, None], dtype=object)[places]
-
-    def with_columns(self, columns: Any) -> Any:
-        """Returns the cells with some columns replaced by name; a matrix stays as it is."""
-        if not isinstance(columns, Mapping):
-            return columns
-        cells = self.cells.copy()
-        for name, values in columns.items():
-            feature = self.schema[name]
-            codes = {level: code for code, level in enumerate(feature.levels)}
-            numbers = values if feature.kind == "continuous" else [codes[v] for v in values]
-            cells[:, self.schema.index(name)] = numbers
-        return cells
-
-
-def call(
-    custom: Custom,
-    what: Literal["check", "penalty", "project"],
-    rows: Rows,
-    shape: tuple[int, ...],
-) -> Any:
-    """Calls a function of a custom constraint; an `InputError` says if it raises or misfits."""
-    try:
-        result = rows.with_columns(getattr(custom, what)(rows))
-    except Exception as error:
-        raise InputError(
-            f"The constraint '{custom.name}' raised {type(error).__name__}: {error} (in its {what} "
-            f"function, called with {len(rows):,} rows)."
-        ) from error
-    if (returned := tuple(np.shape(result))) != shape:
-        raise InputError(
-            f"The {what} function of constraint '{custom.name}' returned shape {returned} for "
-            f"{len(rows):,} rows. It must return shape {shape}."
-        )
-    return result

@@ -11,7 +11,6 @@ Changes       job changes                                                     (m
 Conditional   if job changes then tenure == 0
 ChangeLimit   changes <= 3
 Shorthand     fixed age, sex           increasing income                      decreasing debt
-Custom        made in Python: a differentiable penalty, an exact check, perhaps a projection
 ```
 
 Every constraint has a `note`, a sentence that says why and takes no part in comparisons, and
@@ -21,14 +20,9 @@ Every constraint has a `note`, a sentence that says why and takes no part in com
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
-
-from lapace.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any, ClassVar, Literal, TypeAlias
 
 Relation: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]
 Value: TypeAlias = str | float  # a category by name, or a number
@@ -322,20 +316,19 @@ class Conditional:
 
 @dataclass(frozen=True)
 class ChangeLimit:
-    """A limit on how many columns differ from the instance.
+    """The most columns that may differ from the instance.
 
     Examples:
-        >>> print(ChangeLimit("<=", 3))
+        >>> print(ChangeLimit(3))
         changes <= 3
     """
 
-    relation: Relation
-    count: int
+    most: int
     note: str = _note()
     mentions_original: ClassVar[bool] = True
 
     def __str__(self) -> str:
-        return f"changes {self.relation} {self.count}"
+        return f"changes <= {self.most}"
 
 
 @dataclass(frozen=True)
@@ -356,45 +349,6 @@ class Shorthand:
         return f"{self.word} {', '.join(map(column_text, self.features))}"
 
 
-@dataclass(frozen=True)
-class Custom:
-    """Any function of the row, from Python.
-
-    Each function gets `Rows`: `rows["income"]` is a column, numbers as numbers and categories as
-    their names; `rows[:, 0]` and `rows.cells` are the matrix of cells, categories as codes. An
-    exception that one of the functions raises becomes an `InputError` that names the constraint.
-
-    Attributes:
-        name: The name used in reports.
-        penalty: Maps rows of tensors to g (n,), with g <= 0 where the constraint holds. The latent
-            correction follows its gradient. Without one only `check` counts.
-        check: Maps rows of arrays to the truth (n,), exactly.
-        project: Maps rows that violate the constraint to the columns that change, by name, or to
-            all cells, (n, d); without one a row that violates the constraint stays infeasible.
-
-    Examples:
-        >>> rule = Custom("area", check=lambda rows: rows["width"] * rows["height"] <= 9)
-        >>> print(rule)
-        custom: area
-    """
-
-    name: str
-    penalty: Callable[[Any], Tensor] | None = None
-    check: Callable[[Any], Any] | None = None
-    project: Callable[[Any], Any] | None = None
-    note: str = _note()
-    mentions_original: ClassVar[bool] = False  # it sees the row alone
-
-    def __post_init__(self) -> None:
-        if self.check is None:
-            raise InputError(
-                f"The constraint '{self.name}' has no check: Custom('{self.name}', check=function)."
-            )
-
-    def __str__(self) -> str:
-        return f"custom: {self.name}"
-
-
 Constraint: TypeAlias = (
-    Comparison | Membership | Transition | Changes | Conditional | ChangeLimit | Shorthand | Custom
+    Comparison | Membership | Transition | Changes | Conditional | ChangeLimit | Shorthand
 )

@@ -20,11 +20,8 @@ from lapace.constraints.formulas import (
     Leaf,
     LevelTable,
     LinearRelation,
-    Rows,
     Unchanged,
-    call,
 )
-from lapace.constraints.language import Custom
 from lapace.schema import Schema
 
 __all__ = ["penalty"]
@@ -72,10 +69,6 @@ class _Hinges:
                 return self.level(leaf)
             case Unchanged():
                 return self.difference(leaf)
-            case Custom(penalty=function) if function is not None:
-                view = Rows(self.schema, self.values)
-                g: Tensor = call(leaf, "penalty", view, (len(self.values),))
-                return g.clamp(min=0)
         return self.values.new_zeros(len(self.values))
 
     def constant(self, numbers: Floats) -> Tensor:

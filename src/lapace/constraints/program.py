@@ -1,21 +1,15 @@
 """The nearest feasible row, or a proof that there is none: a mixed-integer linear program.
 
-Everything in the language but `Custom` is written as a small program and solved by HiGHS. A number
-on a lattice is its start plus whole steps up minus whole steps down, and the objective is the
-change over range (`Schema.range_distance`), which is linear; percentiles would not be. A
-column of categories is one binary for each category that may be proposed; an original value outside
-the schema, or missing, is one more option. Each leaf of a clause has a binary that switches its
-rows on. A relation between numbers on lattices is divided by the greatest common divisor of its
-steps and its right side rounded down, so that neither strictness nor the solver's tolerance
-matters.
+Constraints are written as a small program and solved by HiGHS. A number on a lattice is its start
+plus whole steps up minus whole steps down, and the objective is the change over range
+(`Schema.range_distance`), which is linear; percentiles would not be. A column of categories is one
+binary for each category that may be proposed; an original value outside the schema, or missing, is
+one more option. Each leaf of a clause has a binary that switches its rows on. A relation between
+numbers on lattices is divided by the greatest common divisor of its steps and its right side
+rounded down, so that neither strictness nor the solver's tolerance matters.
 
-Without an instance its cells are variables too: the program then decides whether the constraints
-can hold for any instance with values inside the schema.
-
-A column derived by a linear expression is tied to its inputs by two inequalities, which allow for
-rounding; or neither it nor an input changes, since the instance's own value stays then. Any other
-derived column cannot be written as a linear program: constraints that name it are checked on the
-final rows and take no part in proofs.
+Constraints that name a derived column take no part in programs and proofs: `repair` moves the
+columns that it follows from, and the check on the final rows decides.
 
 The search is bounded by branch-and-bound nodes, never by the clock, so that the same program always
 has the same solution.
@@ -25,9 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import lru_cache
-from math import ceil, floor, gcd, inf, isnan, lcm
+from math import ceil, floor, inf, isnan
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -43,14 +35,11 @@ from lapace.constraints.formulas import (
     LevelTable,
     LinearRelation,
     Unchanged,
-    any_of,
     negate,
 )
-from lapace.constraints.language import Changes, Custom
 from lapace.schema import Schema
-from lapace.schema.derived import Derivation
 
-__all__ = ["Solution", "linked", "provable", "solve"]
+__all__ = ["Solution", "provable", "solve"]
 
 NODE_LIMIT = 1000  # of one program; almost all are solved at their root
 STRICT = 1e-4  # of a step: the gap of `<` where steps have no common divisor
@@ -76,8 +65,7 @@ class Solution(NamedTuple):
 def solve(
     schema: Schema,
     constraints: Sequence[BoundConstraint],
-    *,
-    instance: Floats | None = None,
+    instance: Floats,
     start: Floats | None = None,
     weights: Floats | None = None,
 ) -> Solution:
@@ -85,77 +73,23 @@ def solve(
 
     Args:
         schema: The columns.
-        constraints: The constraints; those from Python are left out.
-        instance: The instance's cells (d,); None for any instance.
+        constraints: The constraints; all of them `provable`.
+        instance: The instance's cells (d,).
         start: The cells to stay near (d,); None when any feasible row will do.
         weights: One for each column.
     """
-    width = len(schema.features)
-    originals = np.full(width, np.nan) if instance is None else instance
-    program = _Program(
-        schema,
-        constraints,
-        originals,
-        start=originals if start is None else start,
-        weights=np.full(width, float(start is not None)) if weights is None else weights,
-        any_instance=instance is None,
-    )
+    if start is None:
+        start, weights = instance, np.zeros(len(instance))
+    elif weights is None:
+        weights = np.ones(len(instance))
+    program = _Program(schema, constraints, instance, start, weights)
     program.build()
     return program.solve()
 
 
-# ------------------------------------------------------------------------------------------------
-# Derived columns
-
-
 def provable(schema: Schema, constraints: Sequence[BoundConstraint]) -> list[BoundConstraint]:
-    """Returns the constraints that a program can decide."""
-    opaque: set[int] = set()  # columns that are not linear in columns that are not derived
-    for derivation in schema.derived.each:  # each after those it follows from
-        if derivation.form is None or not opaque.isdisjoint(derivation.inputs.tolist()):
-            opaque.add(derivation.column)
-    return [
-        c
-        for c in constraints
-        if not isinstance(c.constraint, Custom) and opaque.isdisjoint(c.columns)
-    ]
-
-
-def linked(schema: Schema, constraints: Sequence[BoundConstraint]) -> list[BoundConstraint]:
-    """Returns the provable constraints, with the links of the derived columns they name."""
-    kept = provable(schema, constraints)
-    named = {column for c in kept for column in c.columns}
-    links = []
-    for derivation in reversed(schema.derived.each):  # the links of its inputs come after it
-        if derivation.column in named:
-            links.append(_link(schema, derivation))
-            named.update(derivation.inputs.tolist())
-    return [*kept, *links]
-
-
-def _link(schema: Schema, derivation: Derivation) -> BoundConstraint:
-    """Ties a derived column to its inputs."""
-    feature, form, column = derivation.feature, derivation.form, derivation.column
-    assert form is not None
-    weights = {schema.index(name): weight for name, weight in form.weights.items() if weight}
-    # Rounding to the lattice moves what was computed by half a step at most, and a whole number
-    # not at all where whole numbers are on it. A ceiling is less than 1 up, a floor than 1 down.
-    whole = form.high > form.low and feature.resolution and (1 / feature.resolution) % 1 == 0
-    half = 0.0 if whole else feature.resolution / 2
-    above = {column: 1.0, **{c: -w for c, w in weights.items()}}
-    below = {c: -w for c, w in above.items()}
-    high, low = form.constant + form.high + half, form.constant + form.low - half
-    follows: Formula = (
-        (LinearRelation.of(schema, above, {}, -high, "<" if whole and form.high == 1 else "<="),),
-        (LinearRelation.of(schema, below, {}, low, "<" if whole and form.low == -1 else "<="),),
-    )
-    inputs = derivation.inputs.tolist()
-    stays: Formula = (
-        *((Unchanged(c, exact=False),) for c in inputs),
-        (Unchanged(column, exact=True),),
-    )
-    columns = tuple(sorted((*inputs, column)))
-    return BoundConstraint(Changes(feature.name), any_of([follows, stays]), columns, ())
+    """Returns the constraints that a program can decide: those that name no derived column."""
+    return [c for c in constraints if schema.counted[list(c.columns)].all()]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -201,20 +135,14 @@ def _slot(code: float, levels: int) -> int:
     return int(code) if code < levels else levels  # NaN is not less
 
 
-@lru_cache(maxsize=4096)
-def _fraction(value: float) -> Fraction:
-    """Reads a decimal number as written, 0.1 as one tenth."""
-    return Fraction(repr(abs(value)))
-
-
 def common_divisor(values: Iterable[float]) -> float:
-    """Returns the greatest common divisor of numbers; 0 where it is too small to trust."""
-    fractions = [_fraction(float(f"{v:.12g}")) for v in values if v]
-    if not fractions:
+    """Returns the greatest common divisor of decimals; 0 where it is less than a billionth."""
+    billionths = np.abs([value for value in values if value]) * 1e9
+    whole = np.rint(billionths)
+    if not len(whole) or (np.abs(billionths - whole) > 0.05).any() or whole.max() > 1e15:
         return 0.0
-    denominator = lcm(*(f.denominator for f in fractions))
-    divisor = Fraction(gcd(*(int(f * denominator) for f in fractions)), denominator)
-    return float(divisor) if max(fractions) <= divisor * int(LARGEST) else 0.0
+    divisor = int(np.gcd.reduce(whole.astype(np.int64))) / 1e9
+    return divisor if whole.max() <= divisor * 1e9 * LARGEST else 0.0
 
 
 # ------------------------------------------------------------------------------------------------
@@ -230,14 +158,11 @@ class _Program:
     instance: Floats
     start: Floats
     weights: Floats
-    any_instance: bool
     cost: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     integral: list[int] = field(default_factory=list)
     rows: list[tuple[dict[int, float], float, float]] = field(default_factory=list)
     cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
-    # Without an instance: its cells as variables.
-    instance_cells: dict[int, NumberCell | CategoryCell] = field(default_factory=dict)
     # Binaries by column. Kept: the original value, as an option of a category, or of a number that
     # could not be proposed.
     kept: dict[int, int] = field(default_factory=dict)
@@ -271,13 +196,13 @@ class _Program:
             self.add(constraint.formula)
 
     def is_missing(self, column: int) -> bool:
-        """Whether there is an instance and its cell is missing."""
-        return not self.any_instance and isnan(self.instance[column])
+        """Whether the instance's cell is missing."""
+        return isnan(self.instance[column])
 
     # -- cells ------------------------------------------------------------------------------------
 
     def cell(self, column: int, weight: float) -> NumberCell | CategoryCell:
-        """Adds the variables of one cell, of the row or, without an instance, of the instance."""
+        """Adds the variables of one cell of the row."""
         if self.schema.features[column].kind == "continuous":
             return self.number(column, weight)
         return self.category(column, weight)
@@ -286,8 +211,6 @@ class _Program:
         feature = self.schema.features[column]
         low, high = feature.lower, feature.upper
         original, start = float(self.instance[column]), float(self.start[column])
-        if feature.derived is not None:  # it may be as far out as the instance's own
-            low, high = float(np.fmin(low, original)), float(np.fmax(high, original))
         blank = isnan(start)
         unit = feature.resolution or feature.span / SHARES
         middle = low + round((high - low) / 2 / unit) * unit
@@ -319,7 +242,7 @@ class _Program:
         feature = self.schema.features[column]
         levels, original = len(feature.levels), float(self.instance[column])
         codes = [float(code) for code in range(len(feature.categories))]
-        if not self.any_instance and original not in codes:  # unseen, or missing
+        if original not in codes:  # unseen, or missing
             codes.append(original)
         cells, target = np.full((2, len(codes), len(self.schema.features)), np.nan)
         cells[:, column], target[:, column] = codes, self.start[column]
@@ -329,14 +252,8 @@ class _Program:
             for code, gap in zip(codes, gaps, strict=True)
         }
         self.row(dict.fromkeys(options.values(), 1.0), 1.0, 1.0)
-        if not self.any_instance:
-            self.kept[column] = options[_slot(original, levels)]
+        self.kept[column] = options[_slot(original, levels)]
         return CategoryCell(options, levels)
-
-    def instance_cell(self, column: int) -> NumberCell | CategoryCell:
-        if column not in self.instance_cells:
-            self.instance_cells[column] = self.cell(column, 0.0)
-        return self.instance_cells[column]
 
     # -- constraints ------------------------------------------------------------------------------
 
@@ -358,7 +275,7 @@ class _Program:
             case LinearRelation():
                 self.add_relation(leaf, guard)
             case LevelTable():
-                self.add_table(leaf, guard)
+                self.at_least_one(self.allowed(leaf), guard)
             case Unchanged():
                 self.add_unchanged(leaf, guard)
             case ChangeCount():
@@ -366,39 +283,26 @@ class _Program:
 
     def leaf_switches(self, leaf: Leaf) -> list[int]:
         """Returns binaries of which one can be 1 only where the leaf holds."""
-        if isinstance(leaf, LevelTable) and not self.any_instance:
-            return self.allowed(leaf, self.original_slot(leaf))  # binaries already
+        if isinstance(leaf, LevelTable):
+            return self.allowed(leaf)  # binaries already
         if leaf not in self.switches:
             self.switches[leaf] = [self.binary()]
             self.add_leaf(leaf, self.switches[leaf][0])
         return self.switches[leaf]
 
-    def at_least_one(self, variables: Iterable[int], *conditions: int | None) -> None:
-        """Requires one of some binaries to be 1 where all conditions (None: none) are."""
+    def at_least_one(self, variables: Iterable[int], guard: int | None = None) -> None:
+        """Requires one of some binaries to be 1 where the guard is."""
         terms = dict.fromkeys(variables, 1.0)
-        guards = [condition for condition in conditions if condition is not None]
-        for guard in guards:
+        if guard is not None:
             terms[guard] = terms.get(guard, 0.0) - 1.0
-        self.row(terms, 1.0 - len(guards), np.inf)
+        self.row(terms, 1.0 if guard is None else 0.0, np.inf)
 
-    def add_table(self, table: LevelTable, guard: int | None) -> None:
-        if not self.any_instance or not table.mentions_original:
-            self.at_least_one(self.allowed(table, self.original_slot(table)), guard)
-            return
-        instance = self.instance_cell(table.column)
-        assert isinstance(instance, CategoryCell)
-        for slot, original in instance.options.items():
-            self.at_least_one(self.allowed(table, slot), original, guard)
-
-    def allowed(self, table: LevelTable, original: int) -> list[int]:
-        """Returns the options that a table leaves to an instance of a level."""
-        cell = self.cells[table.column]
+    def allowed(self, table: LevelTable) -> list[int]:
+        """Returns the options that a table leaves to the instance."""
+        cell, original = self.cells[table.column], self.instance[table.column]
         assert isinstance(cell, CategoryCell)
-        return [var for slot, var in cell.options.items() if table.truths[original, slot] >= 0]
-
-    def original_slot(self, table: LevelTable) -> int:
-        """Returns the slot of the instance's level; any, without an instance."""
-        return 0 if self.any_instance else _slot(self.instance[table.column], table.levels)
+        truths = table.truths[_slot(original, table.levels)]
+        return [variable for slot, variable in cell.options.items() if truths[slot] >= 0]
 
     def add_relation(self, relation: LinearRelation, guard: int | None) -> None:
         if relation.relation == "!=":
@@ -411,10 +315,7 @@ class _Program:
         constant, values = relation.constant, relation.level_values
         parts = [(w, self.cells[c].number(values.get(c))) for c, w in relation.cells.items()]
         for column, weight in relation.originals.items():
-            if self.any_instance:
-                parts.append((weight, self.instance_cell(column).number(values.get(column))))
-            else:
-                constant += weight * float(relation.number(column, self.instance[[column]])[0])
+            constant += weight * float(relation.number(column, self.instance[[column]])[0])
         if not isnan(constant):  # compared with a missing value, nothing is demanded
             self.add_inequality(parts, constant, relation, guard)
 
@@ -466,20 +367,28 @@ class _Program:
         most = -constant / scale - gap
         return {v: t / scale for v, t in terms.items()}, most, scale
 
-    def add_unchanged(self, formula: Unchanged, guard: int | None) -> None:
-        column, negated = formula.column, formula.negated
-        if formula.exact and column in self.kept:
-            binary = self.kept[column]
-            if negated:
-                others = [] if guard is None else [guard]
-                self.row(dict.fromkeys([binary, *others], 1.0), -np.inf, len(others))
-            else:
-                self.at_least_one([binary], guard)
-            return
-        binary = self.changed_binary(column) if negated else self.unchanged_binary(column)
-        self.at_least_one([binary], guard)
-        if formula.exact and not negated:
-            self.add_relation(self.difference(column, 0.0, "=="), guard)
+    def add_unchanged(self, leaf: Unchanged, guard: int | None) -> None:
+        """Adds the rows of: a number is the instance's, or differs from it."""
+        column, cell, kept = leaf.column, self.cells[leaf.column], self.kept.get(leaf.column)
+        assert isinstance(cell, NumberCell)
+        if kept is None or not (leaf.exact or cell.missing):
+            of = self.changed_binary if leaf.negated else self.unchanged_binary
+            self.at_least_one([of(column)], guard)
+            if leaf.exact and not leaf.negated:
+                self.add(negate((self.beyond(column),)), guard)
+        elif leaf.negated:
+            guards = [] if guard is None else [guard]
+            self.row(dict.fromkeys([kept, *guards], 1.0), -np.inf, len(guards))
+        else:
+            self.at_least_one([kept], guard)
+
+    def beyond(self, column: int) -> Clause:
+        """Returns: a number differs from the instance's by more than half a step, either way."""
+        half = self.schema.features[column].resolution / 2
+        return tuple(
+            LinearRelation.of(self.schema, {column: sign}, {column: -sign}, half, "<")
+            for sign in (1.0, -1.0)
+        )
 
     # Whether a cell has changed is needed in several places. Each column has one binary for yes and
     # one for no, so that logic alone settles what depends on both: the switches in front of rows
@@ -489,51 +398,26 @@ class _Program:
         """Returns a binary that can be 1 only where a cell is the instance's."""
         if column not in self.unchanged:
             cell = self.cells[column]
-            if column in self.kept and (isinstance(cell, CategoryCell) or cell.missing):
-                binary = self.kept[column]
+            if isinstance(cell, CategoryCell) or cell.missing:
+                self.unchanged[column] = self.kept[column]
             else:
-                binary = self.binary()
-                self.add(self.change(column, changed=False), binary)
-            self.unchanged[column] = binary
+                self.unchanged[column] = self.binary()
+                self.add(negate((self.beyond(column),)), self.unchanged[column])
         return self.unchanged[column]
 
     def changed_binary(self, column: int) -> int:
-        """Returns a binary that can be 1 only where a cell differs from the instance's."""
+        """Returns a binary that can be 1 only where a number differs from the instance's."""
         if column not in self.changed:
             self.changed[column] = binary = self.binary()
-            if not self.is_missing(column) or isinstance(self.cells[column], CategoryCell):
-                self.add(self.change(column, changed=True), binary)
+            self.add((self.beyond(column),), binary)
             self.row({binary: 1.0, self.unchanged_binary(column): 1.0}, -np.inf, 1.0)
         return self.changed[column]
-
-    def change(self, column: int, *, changed: bool) -> Formula:
-        """Returns: a cell differs from the instance's at the column's resolution, or does not."""
-        cell, half = self.cells[column], self.schema.features[column].resolution / 2
-        if isinstance(cell, CategoryCell):
-            truths = np.full((cell.levels + 1,) * 2, 1 if changed else -1, np.int8)
-            np.fill_diagonal(truths, -1 if changed else 1)
-            return ((LevelTable(column, truths, ordered=False),),)
-        within = tuple((self.difference(column, half, "<=", s),) for s in (1.0, -1.0))
-        if changed:
-            return negate(within)
-        # A column without a resolution changes by a step, or not at all.
-        return within if half else ((self.difference(column, 0.0, "=="),),)
-
-    def difference(
-        self, column: int, by: float, relation: str, sign: float = 1.0
-    ) -> LinearRelation:
-        """Returns ±(cell − original) − by, compared with zero."""
-        weights = {column: sign}, {column: -sign}
-        return LinearRelation.of(self.schema, *weights, -by, relation)
 
     def add_count(self, count: ChangeCount) -> None:
         columns = [column for column in self.cells if self.schema.counted[column]]
         if count.most < len(columns):
             binaries = map(self.unchanged_binary, columns)
             self.row(dict.fromkeys(binaries, 1.0), len(columns) - count.most, np.inf)
-        if count.least:
-            binaries = map(self.changed_binary, columns)
-            self.row(dict.fromkeys(binaries, 1.0), count.least, np.inf)
 
     # -- solving ----------------------------------------------------------------------------------
 

@@ -27,14 +27,11 @@ from lapace.constraints.formulas import (
     Leaf,
     LevelTable,
     LinearRelation,
-    Rows,
     Unchanged,
-    call,
     feasible,
     is_violated,
 )
-from lapace.constraints.language import Custom
-from lapace.constraints.program import Solution, linked, provable, solve
+from lapace.constraints.program import Solution, provable, solve
 from lapace.schema import Schema
 from lapace.schema.features import Lattice
 
@@ -44,7 +41,6 @@ ROUNDS = 6
 CURVED_ROUNDS = 24  # where columns are derived: slopes of a product change with every move
 CLOSE = 1e-9  # of a column's span: nearer than this is rounding
 LARGEST_SET, MOST_SETS = 3, 30  # columns free beside those changed most, and sets of them tried
-ROWS_AT_ONCE = 2000  # rows times sets repaired together
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,9 @@ def domains(schema: Schema, constraints: Sequence[BoundConstraint], instances: F
                 case LevelTable(column) as table:
                     levels = table.allowed(rows)  # (n, levels + 1)
                     allowed[column] = allowed[column] & levels if column in allowed else levels
-    lower, upper = _bounds_on_lattice(schema, least, greatest)
+    lattice = schema.lattice
+    lower = _multiples(lattice, np.maximum(least, lattice.lower), np.ceil)
+    upper = _multiples(lattice, np.minimum(greatest, lattice.upper), np.floor)
     close = CLOSE * schema.metric.spans
     unchanged = (instances >= least - close) & (instances <= greatest + close)
     unchanged |= np.isnan(instances)
@@ -162,13 +160,6 @@ def _narrow(relation: LinearRelation, rows: ComparedRows, least: Floats, greates
         least[known, column] = np.maximum(least[known, column], bar[known])
 
 
-def _bounds_on_lattice(schema: Schema, least: Floats, greatest: Floats) -> tuple[Floats, Floats]:
-    """Moves the ends of domains inside the schema's bounds and onto the lattice."""
-    lattice = schema.lattice
-    lower, upper = np.maximum(least, lattice.lower), np.minimum(greatest, lattice.upper)
-    return _multiples(lattice, lower, np.ceil), _multiples(lattice, upper, np.floor)
-
-
 def _multiples(lattice: Lattice, values: Floats, way: Callable[[Floats], Floats]) -> Floats:
     """Moves values onto a lattice by `np.ceil` or `np.floor`; they may lie outside its bounds."""
     slip = CLOSE if way is np.floor else -CLOSE
@@ -184,7 +175,7 @@ def _multiples(lattice: Lattice, values: Floats, way: Callable[[Floats], Floats]
 
 
 class _Repair:
-    """Rows being repaired by closed-form moves: methods move rows `at` some positions in place."""
+    """Rows being repaired by closed-form moves: methods move the rows at `index` in place."""
 
     def __init__(
         self,
@@ -217,7 +208,7 @@ class _Repair:
         self.derive(todo)
         clauses = [clause for c in self.constraints for clause in c.formula]
         clauses.sort(key=lambda clause: isinstance(clause[0], ChangeCount))  # counts come last
-        ok = feasible(self.constraints, self.rows(todo))
+        ok = feasible(self.constraints, self.compared(todo))
         todo = np.flatnonzero(~ok)
         for _ in range(CURVED_ROUNDS if self.derived else ROUNDS):
             if not len(todo):
@@ -225,7 +216,7 @@ class _Repair:
             before, free = self.cells[todo], self.free[todo]
             for clause in clauses:
                 self.satisfy(clause, todo)
-            ok[todo] = feasible(self.constraints, self.rows(todo))
+            ok[todo] = feasible(self.constraints, self.compared(todo))
             # A round that moves nothing and holds nothing new is the last that could.
             stuck = (free == self.free[todo]).all(axis=1)
             after = self.cells[todo]
@@ -233,101 +224,83 @@ class _Repair:
             todo = todo[~ok[todo] & ~stuck]
         return self.cells, ok
 
-    def rows(self, at: Ints) -> ComparedRows:
-        return ComparedRows(self.schema, self.cells[at], self.instances[at])
+    def compared(self, index: Ints) -> ComparedRows:
+        return ComparedRows(self.schema, self.cells[index], self.instances[index])
 
-    def derive(self, at: Ints) -> None:
-        self.cells[at] = self.schema.derive(self.cells[at], self.instances[at])
+    def derive(self, index: Ints) -> None:
+        self.cells[index] = self.schema.derive(self.cells[index], self.instances[index])
 
-    def satisfy(self, clause: Clause, at: Ints) -> None:
+    def satisfy(self, clause: Clause, index: Ints) -> None:
         """Moves the rows that violate a clause."""
-        at = at[is_violated(clause, self.rows(at))]
-        if not len(at):
+        index = index[is_violated(clause, self.compared(index))]
+        if not len(index):
             return
         if len(clause) == 1:
-            self.move(clause[0], at)
-            self.derive(at)
+            self.move(clause[0], index)
+            self.derive(index)
         else:
-            self.satisfy_cheapest(clause, at)
+            self.satisfy_cheapest(clause, index)
 
-    def satisfy_cheapest(self, clause: Clause, at: Ints) -> None:
+    def satisfy_cheapest(self, clause: Clause, index: Ints) -> None:
         """Satisfies each leaf by itself; each row keeps the cheapest move that will do."""
-        before, best = self.cells[at], self.cells[at]
-        least = np.full(len(at), np.inf)
+        before, best = self.cells[index], self.cells[index]
+        least = np.full(len(index), np.inf)
         for leaf in clause:
-            self.cells[at] = before
-            self.move(leaf, at)
-            self.derive(at)
-            tried = self.cells[at]
+            self.cells[index] = before
+            self.move(leaf, index)
+            self.derive(index)
+            tried = self.cells[index]
             price = self.schema.metric.range_gaps(tried, before) @ self.weights
-            price[is_violated(clause, self.rows(at))] = np.inf
+            price[is_violated(clause, self.compared(index))] = np.inf
             better = price < least
             best[better], least[better] = tried[better], price[better]
-        self.cells[at] = best
+        self.cells[index] = best
 
-    def move(self, leaf: Leaf, at: Ints) -> None:
+    def move(self, leaf: Leaf, index: Ints) -> None:
         """Moves rows, all of which violate a leaf, to where it holds, if a closed form does."""
         match leaf:
             case LinearRelation():
-                self.move_numbers(leaf, at)
+                self.move_numbers(leaf, index)
             case LevelTable(column):
-                self.move_level(column, at, leaf.allowed(self.rows(at)))
-            case Unchanged(column, _, negated):
-                self.step(column, at) if negated else self.revert(column, at)
+                self.move_level(column, index, leaf.allowed(self.compared(index)))
+            case Unchanged(column, negated=False):
+                self.revert(column, index)
+            case Unchanged(column):
+                step = LinearRelation.of(self.schema, {column: 1.0}, {column: -1.0}, 0.0, "!=")
+                self.move_numbers(step, index)
             case ChangeCount():
-                self.undo_cheapest(leaf, at)
-            case Custom(project=project) if project is not None:
-                cells = self.cells[at]
-                moved = call(leaf, "project", Rows(self.schema, cells.copy()), cells.shape)
-                moved = np.where(self.free[at], moved, cells)
-                self.cells[at] = _proposable(self.schema, moved, self.instances[at])
-                self.move_into_domains(at)
+                self.undo_cheapest(leaf, index)
 
-    def revert(self, column: int, at: Ints) -> None:
-        """Makes a cell the instance's again; a derived cell's sources move for it."""
+    def revert(self, column: int, index: Ints) -> None:
+        """Makes a cell the instance's again; a derived one through the columns it follows from."""
         if column in self.derived:
-            at = self.move_sources(column, at)
-            for source in self.derived[column].sources.tolist():
-                self.revert(source, at)  # it is the instance's where all it follows from is
-            return
-        at = at[self.free[at, column] & self.domains.unchanged[at, column]]
-        self.cells[at, column] = self.instances[at, column]
+            index = self.move_sources(column, index)
+        sources = self.derived[column].sources.tolist() if column in self.derived else [column]
+        for source in sources:
+            able = self.free[index, source] & self.domains.unchanged[index, source]
+            self.cells[index[able], source] = self.instances[index[able], source]
 
-    def move_sources(self, column: int, at: Ints) -> Ints:
-        """Moves the sources of a derived number until it is the instance's.
-
-        Returns:
-            The rows in which it still is not.
-        """
+    def move_sources(self, column: int, index: Ints) -> Ints:
+        """Moves what a derived number follows from; returns the rows where it still differs."""
         if not self.schema.features[column].numeric:
-            return at
+            return index
         same = LinearRelation.of(self.schema, {column: 1.0}, {column: -1.0}, 0.0, "==")
         for _ in range(ROUNDS):
-            self.move_numbers(same, at)
-            self.derive(at)
-            at = at[is_violated((Unchanged(column, exact=True),), self.rows(at))]
-            if not len(at):
+            if not len(index):
                 break
-        return at
+            self.move_numbers(same, index)
+            self.derive(index)
+            index = index[is_violated((Unchanged(column, exact=True),), self.compared(index))]
+        return index
 
-    def step(self, column: int, at: Ints) -> None:
-        """Moves a number that has to change by one step, up if it can."""
-        feature, original = self.schema.features[column], self.instances[at, column]
-        lower, upper = self.domains.lower[at, column], self.domains.upper[at, column]
-        up, down = (np.clip(original + by, lower, upper) for by in (feature.step, -feature.step))
-        target = np.where(up > original, up, down)
-        go = self.free[at, column] & (lower <= upper) & ~np.isnan(target)
-        # From an original value off the lattice a step leads off it too: snap, check again later.
-        self.cells[at[go], column] = feature.snap(target[go])
-
-    def move_numbers(self, relation: LinearRelation, at: Ints) -> None:
+    def move_numbers(self, relation: LinearRelation, index: Ints) -> None:
         if relation.relation == "!=":
-            self.satisfy_cheapest(relation.split(), at)
+            self.satisfy_cheapest(relation.split(), index)
             return
-        value, _ = relation.value(self.rows(at))
+        value, _ = relation.value(self.compared(index))
         weights = {c: w for c, w in relation.cells.items() if c not in relation.level_values}
         if self.derived.keys() & weights:
-            weights = self.unfolded(weights, at)
+            weights = self.unfolded(weights, index)
         # Columns first that change the sum most for the distance they cost.
         gains = np.abs(self.schema.metric.spans) / np.maximum(self.weights, 1e-9)
         sizes = {c: float(np.mean(np.abs(w))) for c, w in weights.items()}
@@ -337,11 +310,11 @@ class _Repair:
         elif relation.relation == "<":
             value = value + (relation.margin or 1e-6 * relation.unit)
         for column in columns:
-            value = self.shift(relation, column, weights[column], value, at)
+            value = self.shift(relation, column, weights[column], value, index)
 
-    def unfolded(self, weights: Mapping[int, Any], at: Ints) -> dict[int, Any]:
+    def unfolded(self, weights: Mapping[int, Any], index: Ints) -> dict[int, Any]:
         """Replaces derived columns in weights by the columns they follow from, row by row."""
-        slopes = self.schema.derived.slopes(self.cells[at])
+        slopes = self.schema.derived.slopes(self.cells[index])
         unfolded = {c: w for c, w in weights.items() if c not in self.derived}
         for column in self.derived.keys() & weights:
             for source, slope in slopes.get(column, {}).items():
@@ -349,14 +322,14 @@ class _Repair:
         return unfolded
 
     def shift(
-        self, relation: LinearRelation, column: int, weight: Any, value: Floats, at: Ints
+        self, relation: LinearRelation, column: int, weight: Any, value: Floats, index: Ints
     ) -> Floats:
         """Moves one column to bring the sum to zero as far as its domain goes; returns the rest."""
-        cells, equal = self.cells[at, column], relation.relation == "=="
-        lower, upper = self.domains.lower[at, column], self.domains.upper[at, column]
-        lattice, original = self.schema.features[column].lattice, self.instances[at, column]
-        weight = np.broadcast_to(weight, len(at))  # (n,)
-        target = cells - np.divide(value, weight, out=np.zeros(len(at)), where=weight != 0)
+        cells, equal = self.cells[index, column], relation.relation == "=="
+        lower, upper = self.domains.lower[index, column], self.domains.upper[index, column]
+        lattice, original = self.schema.features[column].lattice, self.instances[index, column]
+        weight = np.broadcast_to(weight, len(index))  # (n,)
+        target = cells - np.divide(value, weight, out=np.zeros(len(index)), where=weight != 0)
         if equal:
             target = lattice.snap(target)
         else:
@@ -367,49 +340,49 @@ class _Repair:
         target = np.where(np.abs(target - original) <= close, original, target)
         toward = equal | np.where(weight > 0, target < cells, target > cells) & (weight != 0)
         needed = np.abs(value) > 0 if equal else value > 0
-        go = self.free[at, column] & needed & toward & (lower <= upper) & ~np.isnan(target)
-        self.cells[at[go], column] = target[go]
+        go = self.free[index, column] & needed & toward & (lower <= upper) & ~np.isnan(target)
+        self.cells[index[go], column] = target[go]
         return np.where(go, value + weight * (target - cells), value)
 
-    def undo_cheapest(self, count: ChangeCount, at: Ints) -> None:
+    def undo_cheapest(self, count: ChangeCount, index: Ints) -> None:
         """Undoes the cheapest of too many changes, and holds the unchanged cells."""
-        changed = self.rows(at).changed  # (n, d)
+        changed = self.compared(index).changed  # (n, d)
         surplus = changed.sum(axis=1) - count.most
-        cells, instances = self.cells[at], self.instances[at]
-        able = changed & self.domains.unchanged[at] & self.free[at]
+        cells, instances = self.cells[index], self.instances[index]
+        able = changed & self.domains.unchanged[index] & self.free[index]
         price = np.where(
             able, self.schema.metric.range_gaps(cells, instances) * self.weights, np.inf
         )
         rank = price.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
         back = (rank < surplus[:, None]) & able
-        self.cells[at] = np.where(back, instances, cells)
-        self.free[at] &= (changed & ~back) | (surplus <= 0)[:, None]
+        self.cells[index] = np.where(back, instances, cells)
+        self.free[index] &= (changed & ~back) | (surplus <= 0)[:, None]
 
-    def move_into_domains(self, at: Ints) -> None:
+    def move_into_domains(self, index: Ints) -> None:
         """Moves every cell into its domain: the nearest number, the nearest or original level."""
-        limits, instances = self.domains, self.instances[at]
-        cells = np.where(limits.pinned[at], instances, self.cells[at])
-        lower, upper = limits.lower[at], limits.upper[at]
+        limits, instances = self.domains, self.instances[index]
+        cells = np.where(limits.pinned[index], instances, self.cells[index])
+        lower, upper = limits.lower[index], limits.upper[index]
         close = CLOSE * self.schema.metric.spans
-        own = (cells == instances) & limits.unchanged[at]
+        own = (cells == instances) & limits.unchanged[index]
         below, above = (cells < lower - close) & ~own, (cells > upper + close) & ~own
         some = lower <= upper  # else there is nothing to move to
         moved = np.where(below & some, lower, np.where(above & some, upper, cells))
         nearer = np.abs(instances - cells) <= np.abs(moved - cells)  # NaN is not
-        nearer &= limits.unchanged[at]
-        self.cells[at] = np.where((below | above) & nearer, instances, moved)
+        nearer &= limits.unchanged[index]
+        self.cells[index] = np.where((below | above) & nearer, instances, moved)
         for column, allowed in limits.allowed.items():
-            self.move_level(column, at, allowed[at], free=True)
+            self.move_level(column, index, allowed[index], free=True)
 
-    def move_level(self, column: int, at: Ints, allowed: Bools, *, free: bool = False) -> None:
+    def move_level(self, column: int, index: Ints, allowed: Bools, *, free: bool = False) -> None:
         """Makes a level that is not allowed the nearest that is; ties go to the original."""
         feature, levels = self.schema.features[column], allowed.shape[1] - 1
         if not free and column in self.domains.allowed:
-            allowed = allowed & self.domains.allowed[column][at]
-        originals, new = self.rows(at).slots(column, levels)
-        movable = free | self.free[at, column]
-        hit = np.flatnonzero(~allowed[np.arange(len(at)), new] & movable)
-        at, allowed, original, new = at[hit], allowed[hit], originals[hit], new[hit]
+            allowed = allowed & self.domains.allowed[column][index]
+        originals, new = self.compared(index).slots(column, levels)
+        movable = free | self.free[index, column]
+        hit = np.flatnonzero(~allowed[np.arange(len(index)), new] & movable)
+        index, allowed, original, new = index[hit], allowed[hit], originals[hit], new[hit]
         slots, each = np.arange(levels + 1), np.arange(len(hit))
         usable = allowed & (slots < len(feature.categories))
         usable[each, original] = allowed[each, original]
@@ -421,8 +394,8 @@ class _Repair:
         price[~usable] = np.inf
         best, some = price.argmin(axis=1), usable.any(axis=1)
         # Only the instance's own level can be one unseen in training, or missing.
-        values = np.where(best >= levels, self.instances[at, column], best.astype(float))
-        self.cells[at[some], column] = values[some]
+        values = np.where(best >= levels, self.instances[index, column], best.astype(float))
+        self.cells[index[some], column] = values[some]
 
 
 def _proposable(schema: Schema, cells: Floats, instances: Floats) -> Floats:
@@ -454,26 +427,26 @@ def project(
     originals = instances[bad]
     start = schema.derive(_proposable(schema, cells[bad], originals), originals)
     moved, fine = _Repair(schema, constraints, start, originals, weights).repaired()
-    linear = linked(schema, constraints)
-    if len(provable(schema, constraints)) < len(constraints):  # others are beyond a program
+    linear = provable(schema, constraints)
+    if len(linear) < len(constraints):  # the others are beyond a program
         fine = feasible(linear, ComparedRows(schema, moved, originals))
     rest = np.flatnonzero(~fine)
     few_changes, done = _with_few_changes(schema, linear, start[rest], originals[rest], weights)
     moved[rest[done]] = few_changes[done]
-    solver = _ExactSolver(schema, linear, weights)
-    for place in rest[~done].tolist():
-        solution = solver.nearest(start[place], originals[place])
+    rest = rest[~done]
+    solutions, n_programs = _nearest(schema, linear, start[rest], originals[rest], weights)
+    for place, solution in zip(rest.tolist(), solutions, strict=True):
         if solution.cells is not None:
             moved[place] = solution.cells
         proved[bad[place]] = solution.status == "infeasible"
         unsolved[bad[place]] = solution.status == "unsolved"
-    if not schema.counted.all():  # the solver does not see columns that are not linear
+    if not schema.counted.all():  # programs do not see derived columns
         still = np.flatnonzero(~feasible(constraints, ComparedRows(schema, moved, originals)))
         again = _Repair(schema, constraints, moved[still], originals[still], weights)
         moved[still], _ = again.repaired()
     result[bad] = moved
     ok[bad] = feasible(constraints, ComparedRows(schema, moved, originals))
-    return Projection(result, ok, proved, unsolved & ~ok, solver.n_programs)
+    return Projection(result, ok, proved, unsolved & ~ok, n_programs)
 
 
 def _with_few_changes(
@@ -487,7 +460,7 @@ def _with_few_changes(
 
     Once the columns that may change are chosen, the other constraints have closed-form moves. Tried
     in turn are columns that the other constraints name, and with them those that `start` changes
-    most; the first set that will do counts. Several sets are tried at once where rows are few.
+    most; the first set that will do counts.
 
     Returns:
         The rows, and which of them are feasible now.
@@ -496,99 +469,79 @@ def _with_few_changes(
     moved, done = start.copy(), np.zeros(len(start), dtype=bool)
     if not len(start) or not 0 < most < int(schema.counted.sum()):
         return moved, done
-    named = {k for c in constraints for k in c.columns}
-    columns = [k for k in sorted(named) if schema.counted[k]]
+    named = sorted({k for c in constraints for k in c.columns if schema.counted[k]})
     needed = ~domains(schema, constraints, instances).unchanged & schema.counted
     price = schema.metric.range_gaps(start, instances) * weights + 1e3 * needed  # (n, d)
-    parts = (set(p) for n in range(min(most, LARGEST_SET) + 1) for p in combinations(columns, n))
-    every = range(len(schema.features))
-    sets = np.array([[1e6 * (k in part) for k in every] for part in islice(parts, MOST_SETS)])
-    begin = 0
-    while begin < len(sets) and not done.all():
+    sets = (part for n in range(min(most, LARGEST_SET) + 1) for part in combinations(named, n))
+    for part in islice(sets, MOST_SETS):
         rest = np.flatnonzero(~done)
-        several = sets[begin : begin + max(1, ROWS_AT_ONCE // len(rest) if begin else 1)]
-        begin += len(several)
-        dear = (price[rest, None] + several).reshape(-1, len(price.T))  # (rows * sets, d)
+        if not len(rest):
+            break
+        chosen = np.isin(np.arange(len(schema.features)), part)
+        dear = price[rest] + 1e6 * chosen
         rank = (-dear).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
         kept = (rank < most) & (dear > 0)
-        at = np.repeat(rest, len(several))
-        cells = np.where(kept | ~schema.counted, start[at], instances[at])
-        cells = schema.derive(cells, instances[at])
-        cells, ok = _Repair(schema, constraints, cells, instances[at], weights, kept).repaired()
-        ok = ok.reshape(len(rest), -1)
-        some, which = ok.any(axis=1), ok.argmax(axis=1)
-        moved[rest[some]] = cells.reshape(*ok.shape, -1)[some, which[some]]
-        done[rest] = some
+        originals = instances[rest]
+        cells = np.where(kept | ~schema.counted, start[rest], originals)
+        cells = schema.derive(cells, originals)
+        cells, ok = _Repair(schema, constraints, cells, originals, weights, kept).repaired()
+        moved[rest[ok]], done[rest] = cells[ok], ok
     return moved, done
 
 
-class _ExactSolver:
-    """Solves each different program once.
+def _nearest(
+    schema: Schema,
+    constraints: Sequence[BoundConstraint],
+    start: Floats,
+    instances: Floats,
+    weights: Floats,
+) -> tuple[list[Solution], int]:
+    """Finds the feasible row nearest to each start by a program, each different one once.
 
-    Rows that agree in the columns the constraints look at share a program, if their instances agree
-    in the cells that matter. An instance that is proved to have no feasible row, or one of whose
-    programs ended without a result, gets no further one.
+    Rows that agree in the columns the constraints look at share a program. An instance that is
+    proved to have no feasible row, or one of whose programs ended without a result, gets no further
+    one.
+
+    Returns:
+        A solution for each start, and how many programs were solved.
     """
-
-    def __init__(
-        self, schema: Schema, constraints: Sequence[BoundConstraint], weights: Floats
-    ) -> None:
-        self.schema = schema
-        self.constraints = constraints
-        self.weights = weights
-        self.n_programs = 0
-        self.solutions: dict[bytes, Solution] = {}
-        self.infeasible: set[bytes] = set()
-        self.unsolved: set[bytes] = set()
-        counts = any(c.change_count for c in constraints)
-        named = {column for c in constraints for column in c.columns}
-        self.columns = list(range(len(schema.features))) if counts else sorted(named)
-        self.mentions_original = any(c.constraint.mentions_original for c in constraints)
-
-    def nearest(self, start: Floats, instance: Floats) -> Solution:
-        """Returns the feasible row nearest to a start."""
-        instance_key = self.instance_key(instance)
-        key = start[self.columns].tobytes() + instance_key
-        if instance_key in self.infeasible:
-            return Solution("infeasible")
-        if key not in self.solutions:
-            if instance.tobytes() in self.unsolved:
-                return Solution("unsolved")
-            self.solutions[key] = self.solve(start, instance)
-        solution = self.solutions[key]
-        if solution.status == "infeasible":
-            self.infeasible.add(instance_key)
-        if solution.status == "unsolved":
-            self.unsolved.add(instance.tobytes())
+    counts = any(c.change_count for c in constraints)
+    named = {column for c in constraints for column in c.columns}
+    columns = list(range(len(schema.features))) if counts else sorted(named)
+    by_program: dict[bytes, Solution] = {}
+    without_row: dict[bytes, Solution] = {}  # by instance
+    solutions = []
+    for row, instance in zip(start, instances, strict=True):
+        owner = instance[columns].tobytes()
+        key = row[columns].tobytes() + owner
+        solution = without_row.get(owner) or by_program.get(key)
+        if solution is None:
+            solution = _checked(schema, constraints, row, instance, weights)
+            by_program[key] = solution
         if solution.cells is None:
-            return solution
-        # Columns no constraint is about stay each row's own.
-        row = start.copy()
-        row[self.columns] = solution.cells[self.columns]
-        return Solution("solved", self.schema.derive(row[None], instance[None])[0])
+            without_row[owner] = solution
+        else:  # columns no constraint is about stay each row's own
+            near = row.copy()
+            near[columns] = solution.cells[columns]
+            solution = Solution("solved", schema.derive(near[None], instance[None])[0])
+        solutions.append(solution)
+    return solutions, len(by_program)
 
-    def instance_key(self, instance: Floats) -> bytes:
-        """Returns the cells of an instance that matter: all, or those that cannot be proposed."""
-        original = instance[self.columns]
-        if self.mentions_original:
-            return original.tobytes()
-        counts = [len(f.categories) or np.inf for f in self.schema.features]
-        regular = (self.schema.snap(instance[None])[0] == instance) & (instance < counts)
-        return np.where(regular[self.columns], 0.0, original).tobytes()
 
-    def solve(self, start: Floats, instance: Floats) -> Solution:
-        """Solves one program; its row may have to be moved by the solver's tolerance."""
-        self.n_programs += 1
-        solution = solve(
-            self.schema, self.constraints, instance=instance, start=start, weights=self.weights
-        )
-        if solution.cells is None:
-            return solution
-        rows, instances = solution.cells[None], instance[None]
-        rows = self.schema.derive(rows, instances)
-        if not feasible(self.constraints, ComparedRows(self.schema, rows, instances))[0]:
-            repair = _Repair(self.schema, self.constraints, rows, instances, self.weights)
-            rows, ok = repair.repaired()
-            if not ok[0]:
-                return Solution("unsolved")
-        return Solution("solved", rows[0])
+def _checked(
+    schema: Schema,
+    constraints: Sequence[BoundConstraint],
+    start: Floats,
+    instance: Floats,
+    weights: Floats,
+) -> Solution:
+    """Solves one program; its row may have to be moved by the solver's tolerance."""
+    solution = solve(schema, constraints, instance, start, weights)
+    if solution.cells is None:
+        return solution
+    rows, instances = solution.cells[None], instance[None]
+    if not feasible(constraints, ComparedRows(schema, rows, instances))[0]:
+        rows, ok = _Repair(schema, constraints, rows, instances, weights).repaired()
+        if not ok[0]:
+            return Solution("unsolved")
+    return Solution("solved", rows[0])

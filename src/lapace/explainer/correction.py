@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from lapace.arrays import Floats, Ints
-from lapace.constraints import Custom
 from lapace.explainer.problem import Problem
 from lapace.paths import EncodedInstances, Lines
 
 __all__ = ["LatentCorrection"]
 
-# Gradient steps per point. Before a projection one is best: on loans and on adult more cost time
-# and gained nothing. Where no projection follows, as for a Python function that has none, many.
-CORRECTIONS, MANY_CORRECTIONS = 1, 20
+# Gradient steps per point before a projection: on loans and on adult more cost time and gained
+# nothing.
+CORRECTIONS = 1
 MAX_LENGTH = 1.0  # latent length of one of Polyak's steps
 # The paper's correction, where it says "small" and "up to a maximum number". g counts shares of
 # each column's range.
@@ -50,7 +49,8 @@ class LatentCorrection:
         """Returns the rows, infeasible ones decoded again from corrected latent points."""
         instance, active = self.lines.instance[lines], np.arange(len(rows))
         z, rows = z.clone(), rows.copy()
-        for _ in range(self._steps):
+        latent = self.problem.search.enforce == "latent"
+        for _ in range(N_CORRECT if latent else CORRECTIONS):
             originals = self.instances.cells[instance[active]]
             active = active[~self.problem.system.feasible(rows[active], originals)]
             if not len(active):
@@ -65,14 +65,6 @@ class LatentCorrection:
             z[points[keep]] -= shift[keep].to(z)
             rows[active] = self._decoded(tau[active], z[points[keep]], lines[active])
         return rows
-
-    @property
-    def _steps(self) -> int:
-        if self.problem.search.enforce == "latent":
-            return N_CORRECT
-        constraints = self.problem.system.constraints
-        many = any(isinstance(c, Custom) and c.project is None for c in constraints)
-        return MANY_CORRECTIONS if many else CORRECTIONS
 
     def _shift(self, g: Tensor, gradient: Tensor) -> Tensor:
         """Returns how far points move: the paper's step, or Polyak's of bounded length: (m, h)."""

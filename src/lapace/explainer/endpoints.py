@@ -274,7 +274,7 @@ def _hybrids(problem: Problem, instance: int, base: Floats, round_: int) -> Floa
     samples = sampled.cells[random.choice(np.flatnonzero(reached), count)]
     original, columns = problem.instances.cells[instance], np.flatnonzero(schema.counted)
     changed = schema.changed(original, base)
-    limits = [c.count for c in problem.system.constraints if isinstance(c, ChangeLimit)]
+    limits = [c.most for c in problem.system.constraints if isinstance(c, ChangeLimit)]
     most = max(1, min([len(columns), *limits]))
     size = random.integers(max(1, most - 1) if limits else 1, most, count, endpoint=True)
     size = np.where(changed.any(), 1, size)

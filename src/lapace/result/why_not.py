@@ -20,7 +20,7 @@ class Move:
     Attributes:
         constraint: The constraint, as text.
         by: The distance to relax it by, in its units; None where that is not one number: a
-            category, a Python function, several columns at once.
+            category, a condition, several columns at once.
         text: The relaxation in words.
         relaxed: The constraint to give instead; None where it has to be left out.
 

@@ -11,7 +11,6 @@ Every relaxation that `drops` names was searched under, so its row is what `near
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from lapace.budget import Budget, limited
 from lapace.classifier import Classifier
-from lapace.constraints import Constraint, System, parse_all
+from lapace.constraints import System
 from lapace.errors import InputError
 from lapace.explainer.assemble import with_rows
 from lapace.explainer.fit import Fitted
@@ -81,16 +80,7 @@ def _problem_of(fitted: Fitted, classifier: Classifier, explanation: Explanation
         for feature, known in zip(explanation.schema.features, fitted.schema.features, strict=True)
     )
     schema = replace(explanation.schema, features=features)
-    constraints: Sequence[str | Constraint] = explanation.request
-    if constraints is None:  # read from JSON
-        constraints = explanation.constraints
-    try:
-        system = System.of(parse_all(constraints), schema, check=False)
-    except InputError as error:
-        raise InputError(
-            "The constraints of this explanation cannot be read back, as where one is a Python "
-            f"function. Explain again, then ask why not. ({error})"
-        ) from None
+    system = System.of(explanation.constraints, schema, check=False)
     codes = {label: code for code, label in enumerate(fitted.labels)}
     label, target = (
         np.array([codes.get(value, -1) for value in values], dtype=np.int64)

@@ -15,14 +15,7 @@ from lapace.constraints import Constraint, System
 from lapace.explainer.assemble import Contradictions
 from lapace.explainer.problem import Problem
 from lapace.result import Explanation, Move, WhyNot, record
-from lapace.why_not.relaxation import (
-    allowance,
-    amount,
-    joined,
-    relaxed,
-    slack,
-    violations,
-)
+from lapace.why_not.relaxation import allowance, amount, joined, relaxed, slack, violations
 
 __all__ = ["explain_contradictions"]
 
@@ -73,29 +66,30 @@ class _Contradiction(NamedTuple):
             text = f" {which} of the explainer." if count else ""
             return {i: self.why(i, text) for i in instance.tolist()}
         tries = [self._least_violation(c, instance) for c in movable]
-        rows = np.concatenate([cells for cells, _ in tries])
-        owner = np.tile(np.arange(len(instance)), len(tries))
-        violation = violations(problem.system, rows, problem.instances.cells[instance[owner]])
-        best = first_of_each(owner, violation.sum(axis=1), problem.distances(rows, instance[owner]))
         why = {}
         for k, i in enumerate(instance.tolist()):
+            rows = [cells[k] for cells, ok in tries if ok[k]]
             moves = tuple(
-                self._move(constraint, cells[k], i, admits=not stuck[k])
-                for constraint, (cells, stuck) in zip(movable, tries, strict=True)
+                self._move(constraint, cells[k], i)
+                for constraint, (cells, ok) in zip(movable, tries, strict=True)
+                if ok[k]
             )
+            if not moves:
+                why[i] = self.why(i, " Without any of them others still contradict each other.")
+                continue
             lead = "If the others stay" if count > 1 else "For any row to satisfy it"
             text = f" {lead}, {joined([move.text for move in moves], 'or')}."
-            if all(stuck[k] for _, stuck in tries):
-                text += " Even then other constraints would contradict each other."
-            row = record(problem.schema, rows[best[k]])
+            originals = np.repeat(problem.instances.cells[[i]], len(rows), axis=0)
+            far = violations(problem.system, np.array(rows), originals).sum(axis=1)
+            row = record(problem.schema, rows[int(far.argmin())])
             why[i] = replace(self.why(i, text), moves=moves, row=row)
         return why
 
     def _least_violation(self, constraint: Constraint, instance: Ints) -> tuple[Floats, Bools]:
-        """Finds, among rows that satisfy the others, the one that violates a constraint least.
+        """Finds, among rows that satisfy all others, the one that violates a constraint least.
 
         Returns:
-            A row per instance, and the instances for which the others contradict each other too.
+            A row per instance, and whether it satisfies the others.
         """
         problem, schema = self.problem, self.problem.schema
         alone = System.of([constraint], schema, check=False)
@@ -106,18 +100,10 @@ class _Contradiction(NamedTuple):
         movable = [f.name for f in schema.features if f.derived is None]
         costs = {n: 1.0 if n in columns else FREE for n in movable} if columns else None
         after = problem.system.without([constraint]).project(starts, originals, costs=costs)
-        rows, feasible = after.cells, after.feasible
-        stuck = ~np.isin(np.arange(len(instance)), owner[feasible])
-        if stuck.any():  # satisfy at least the others of this contradiction
-            again = np.flatnonzero(stuck[owner])
-            others = System.of(
-                [c for c in self.constraints if c != constraint], schema, check=False
-            )
-            moved = others.project(starts[again], originals[again], costs=costs)
-            rows[again], feasible[again] = moved.cells, moved.feasible
-        far = slack(alone, rows, originals)[:, 0]
-        best = first_of_each(owner, ~feasible, far, problem.distances(rows, instance[owner]))
-        return rows[best], stuck
+        far = slack(alone, after.cells, originals)[:, 0]
+        distance = problem.distances(after.cells, instance[owner])
+        best = first_of_each(owner, ~after.feasible, far, distance)
+        return after.cells[best], after.feasible[best]
 
     def _starts(self, instance: Ints) -> tuple[Floats, Ints]:
         """Returns rows to project from: the instance, and bounds of columns, where slack is least.
@@ -139,8 +125,8 @@ class _Contradiction(NamedTuple):
             starts.append(np.where(np.isnan(originals), originals, rows))
         return np.concatenate(starts), np.tile(np.arange(len(originals)), len(starts))
 
-    def _move(self, constraint: Constraint, row: Floats, instance: int, *, admits: bool) -> Move:
-        """Says how a constraint would have to be relaxed for a row, which the others may admit."""
+    def _move(self, constraint: Constraint, row: Floats, instance: int) -> Move:
+        """Says how a constraint would have to be relaxed to admit a row."""
         schema, original = self.problem.schema, self.problem.instances.cells[instance]
         by = amount(constraint, schema, row, original)
         instead = relaxed(constraint, schema, by, row, original)
@@ -148,4 +134,4 @@ class _Contradiction(NamedTuple):
             text = f"'{constraint}' would have to allow {allowance(constraint, schema, row)}"
             return Move(str(constraint), by, text)
         text = f"'{constraint}' would have to be relaxed to '{instead}'"
-        return Move(str(constraint), by, text, str(instead) if admits else None)
+        return Move(str(constraint), by, text, str(instead))

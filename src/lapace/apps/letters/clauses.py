@@ -14,7 +14,6 @@ from lapace.constraints import (
     Comparison,
     Conditional,
     Constraint,
-    Custom,
     Linear,
     Membership,
     Shorthand,
@@ -104,14 +103,12 @@ def in_words(constraint: Constraint, schema: Schema | None, words: Words) -> str
 def clauses(constraint: Constraint, schema: Schema | None, words: Words) -> list[Clause]:
     """Returns what a constraint says; its own text where there are no plain words for it."""
     match constraint:
-        case ChangeLimit(relation, count):
-            things = "thing changes" if count == 1 else "things change"
-            return [Clause("", f"{BOUNDS[relation]} {count}", things)]
+        case ChangeLimit(most):
+            things = "thing changes" if most == 1 else "things change"
+            return [Clause("", f"at most {most}", things)]
         case Conditional(when, then):
             parts = [joined([in_words(c, schema, words) for c in side]) for side in (when, then)]
             return [Clause("", f"if {parts[0]}, then", parts[1])]
-        case Custom(name):
-            return [Clause("", f"the rule “{name}”", "holds")]
     pairs = _about_columns(constraint, schema)
     if not pairs:
         return [Clause("", str(constraint), "")]

@@ -103,7 +103,7 @@ def needed_moves(why: WhyNot) -> list[Move]:
 def move_words(move: Move, schema: Schema, words: Words) -> tuple[str, str]:
     """Returns a constraint in words, and relaxed; empty where it has to be left out."""
     now, relaxed = (
-        text if text.startswith("custom:") or not text else in_words(parse(text), schema, words)
+        in_words(parse(text), schema, words) if text else ""
         for text in (move.constraint, move.relaxed or "")
     )
     return now, relaxed
@@ -113,4 +113,4 @@ def constraints_of(explanation: Explanation) -> Sequence[Constraint]:
     """Returns the constraints as objects with their notes; read from their texts without them."""
     if explanation.request is not None:
         return tuple(explanation.request)
-    return [parse(text) for text in explanation.constraints if not text.startswith("custom:")]
+    return [parse(text) for text in explanation.constraints]

@@ -174,9 +174,6 @@ class Slow:
                 term = b.terms[0]
                 if term.feature == name and term.coefficient == 1 and b.constant == 0:
                     return self.against_original(name, way)
-            other = self.category_word(b)
-            if other is not None:
-                return self.two(name, way, other)
         return self.sums(left, relation, right)
 
     def place(self, name, label):
@@ -215,18 +212,6 @@ class Slow:
         if here is None or bar is None:  # an unseen level is comparable with itself alone
             return label == own and relation in ("<=", ">=")
         return self.relate(here, relation, bar)
-
-    def two(self, first, relation, second):
-        self.named |= {first, second}
-        a, b = self.row[first], self.row[second]
-        if a is None or b is None:
-            return None
-        if self.numbered(first) and self.numbered(second):
-            return self.relate(Fraction(repr(float(a))), relation, Fraction(repr(float(b))))
-        if relation in ("==", "!="):
-            return self.relate(str(a), relation, str(b))
-        left, right = self.place(first, a), self.place(second, b)
-        return None if left is None or right is None else self.relate(left, relation, right)
 
     def sums(self, left, relation, right):
         mirror = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
@@ -415,8 +400,9 @@ def about_categories(schema, feature, relation, rng):
         if rng.random() < 0.2:
             values.add("original")
         return f"{name} {'in' if rng.random() < 0.8 else 'not in'} {{{', '.join(sorted(values))}}}"
+    numbers = not isinstance(feature.categories[0], str)
     alike = [f for f in schema.features if f.categories == feature.categories and f != feature]
-    if alike and roll < 0.8:
+    if alike and numbers and roll < 0.8:
         return f"{name} {relation} {quoted(alike[0].name)}"
     return f"{name} {relation} {literal(feature, rng)}"
 

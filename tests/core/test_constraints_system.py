@@ -154,9 +154,8 @@ REFUSED = {
     "housing >= own": "'housing' has no order, so '>=' means nothing. Use == or 'in {…}', or give "
     "it one: --kind 'housing=ordinal:least<…<greatest', in Python Feature('housing', 'ordinal', "
     "categories=[least, …, greatest]).",
-    "housing <= education": "'housing' and 'education' have no order in common.",
     "education <= income": "'education' holds categories. Compare it with one of them (in quotes "
-    "where it is not one word), with 'original' or with another column of categories.",
+    "where it is not one word) or with 'original'.",
     "housing == with - family": "'housing' holds categories.",
     "2*education <= 3": "'education' holds categories that are no numbers to add up.",
     'age == "old"': 'the category "old" is compared with numbers.',

@@ -26,7 +26,7 @@ from lapace import (
     NotFittedError,
     Search,
 )
-from lapace.constraints import repair
+from lapace.constraints import projection
 from lapace.constraints.program import Solution
 from lapace.explainer import search as search_module
 from lapace.explainer.fit import standardised
@@ -1135,7 +1135,7 @@ def test_an_instance_whose_programs_are_not_solved_says_so(monkeypatch):
     wanted = ["age + debt == 47", "2*age - 3*debt == -31", "changes <= 2"]
     few = here.instances.head(8)
     plenty = here.explainer.explain(few, target="approved", constraints=wanted)
-    monkeypatch.setattr(repair, "solve", lambda *_, **__: Solution("unsolved"))
+    monkeypatch.setattr(projection, "solve", lambda *_, **__: Solution("unsolved"))
     scarce = here.explainer.explain(few, target="approved", constraints=wanted)
     spent = [i for i, reason in enumerate(scarce.reason) if "limit of nodes" in reason]
     assert spent

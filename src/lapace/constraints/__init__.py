@@ -7,7 +7,8 @@ files           TOML files of constraints
 binding         values to formulas over cells, against a schema
 formulas        clauses of leaves, and their truth in three-valued logic
 program         the nearest feasible row, or the proof that there is none (HiGHS)
-repair          projection: vectorised repairs first, programs for the rest
+repair          vectorised moves to where the constraints hold
+projection      repairs first, programs for the rest
 contradictions  the constraints that contradict each other
 penalty         the differentiable g of the latent correction (torch)
 ```
@@ -44,7 +45,8 @@ from lapace.constraints.language import (
     Transition,
 )
 from lapace.constraints.parser import parse, parse_all
-from lapace.constraints.repair import Domains, Projection, domains, project
+from lapace.constraints.projection import Projection, Projector
+from lapace.constraints.repair import Domains, domains
 from lapace.errors import InputError
 from lapace.schema import Schema
 
@@ -187,7 +189,8 @@ class System:
             costs: Weights of the distance that is kept small.
         """
         cells = self.schema.derive(cells, instances)
-        return project(self.schema, self.bound, cells, instances, self.schema.weights(costs))
+        projector = Projector(self.schema, self.bound, self.schema.weights(costs))
+        return projector.project(cells, instances)
 
     def domains(self, instances: Floats) -> Domains:
         """Returns what each cell may be by the constraints on its column alone."""

@@ -141,12 +141,10 @@ class _Binder:
                 return self.level(self.column(name), op, value)
             if other == _term(name, original=True):
                 return self.original_level(self.column(name), op)
-            if (second := self.category_column(other)) is not None:
-                return self.two(column, op, second)
             if self.numbers(column) is None:
                 self.fail(
                     f"'{name}' holds categories. Compare it with one of them (in quotes where it "
-                    "is not one word), with 'original' or with another column of categories."
+                    "is not one word) or with 'original'."
                 )
         return self.sums(left, relation, right)
 
@@ -210,26 +208,6 @@ class _Binder:
             np.fill_diagonal(between, 1)
         return ((compared,),)
 
-    def two(self, first: int, relation: Relation, second: int) -> Formula:
-        """Compares two columns of categories by number, by the order they share, or by name."""
-        a, b = self.feature(first), self.feature(second)
-        one, other = self.numbers(first), self.numbers(second)
-        if one is None or other is None:
-            if relation in ("==", "!="):
-                names = [str(level) for level in (*a.levels, *b.levels)]
-                one, other = (
-                    np.array([names.index(str(level)) for level in x.levels], float) for x in (a, b)
-                )
-            elif a.kind == b.kind == "ordinal" and a.categories == b.categories:
-                one, other = self.order(first, relation), self.order(second, relation)
-            else:
-                self.fail(
-                    f"'{a.name}' and '{b.name}' have no order in common. Only ordinals with the "
-                    "same levels can be compared by order."
-                )
-        values = {first: one, second: other}
-        return self.relation(_term(a.name), relation, _term(b.name), values)
-
     def sums(self, left: Side, relation: Relation, right: Side) -> Formula:
         """Compares numbers on both sides."""
         if isinstance(right, language.Absolute):
@@ -252,13 +230,7 @@ class _Binder:
         parts = [self.relation(side, relation, right) for side in both]
         return all_of(parts) if relation in ("<=", "<") else any_of(parts)
 
-    def relation(
-        self,
-        left: Linear,
-        relation: Relation,
-        right: Linear,
-        level_values: dict[int, Floats] | None = None,
-    ) -> Formula:
+    def relation(self, left: Linear, relation: Relation, right: Linear) -> Formula:
         """Compares one sum with zero; a table where it has one column of categories alone."""
         if relation in (">", ">="):
             left, right, relation = right, left, MIRROR[relation]
@@ -278,9 +250,7 @@ class _Binder:
             return ((Unchanged(first, exact=relation == "==", negated=relation == "!="),),)
         if relation != "!=":
             self.compared |= both
-        values = level_values or {
-            c: self.summands(c) for c in (first, *more) if not self.continuous(c)
-        }
+        values = {c: self.summands(c) for c in (first, *more) if not self.continuous(c)}
         if more or self.continuous(first):
             sum_ = cells, originals, apart.constant
             return ((LinearRelation.of(self.schema, *sum_, relation, values),),)

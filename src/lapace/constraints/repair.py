@@ -1,19 +1,14 @@
-"""Moves rows to where every constraint holds, in the table's units.
+"""Vectorised repair: rows moved by closed-form steps until the constraints hold, if they do.
 
-First comes a vectorised repair: what each column may be by the constraints on it alone, then small
-closed-form moves on the lattice for relations, conditionals and counts, a few rounds of them. Rows
-that are still infeasible go, each different one once, to `program`, which finds the nearest
-feasible row or proves that there is none. Rows that are feasible already are not touched at all.
-
-The nearest row is decided here by change over range (`Schema.range_gaps`), not by percentiles: an
-integer program needs an objective that is linear in the cells, and repair and program agree.
+A domain is what a cell may be by the constraints on its column alone. Rows are moved into their
+domains first; then a few rounds of small moves on the lattice satisfy relations, conditionals and
+counts. Moves are priced by change over range (`Schema.range_distance`), as in `program`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -31,43 +26,14 @@ from lapace.constraints.formulas import (
     feasible,
     is_violated,
 )
-from lapace.constraints.program import Solution, provable, solve
 from lapace.schema import Schema
 from lapace.schema.features import Lattice
 
-__all__ = ["Domains", "Projection", "domains", "project"]
+__all__ = ["Domains", "Repair", "domains"]
 
 ROUNDS = 6
 CURVED_ROUNDS = 24  # where columns are derived: slopes of a product change with every move
 CLOSE = 1e-9  # of a column's span: nearer than this is rounding
-LARGEST_SET, MOST_SETS = 3, 30  # columns free beside those changed most, and sets of them tried
-
-
-@dataclass(frozen=True)
-class Projection:
-    """Rows after projection.
-
-    Attributes:
-        cells: The rows, (n, d).
-        feasible: Whether each satisfies every constraint, checked on exactly these cells.
-        proved_infeasible: Rows whose instance provably has no feasible row at all.
-        unsolved: Rows for which the solver found neither a row nor a proof.
-        n_programs: Programs that had to be solved.
-
-    Examples:
-        >>> from lapace.constraints import System
-        >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
-        >>> rows = schema.cells([{"age": 30, "hours": 50}])
-        >>> after = System.of(["hours <= age"], schema).project(rows, rows)
-        >>> after.feasible.tolist(), after.n_programs
-        ([True], 0)
-    """
-
-    cells: Floats
-    feasible: Bools
-    proved_infeasible: Bools
-    unsolved: Bools
-    n_programs: int
 
 
 @dataclass(frozen=True)
@@ -174,7 +140,7 @@ def _multiples(lattice: Lattice, values: Floats, way: Callable[[Floats], Floats]
 # Repair
 
 
-class _Repair:
+class Repair:
     """Rows being repaired by closed-form moves: methods move the rows at `index` in place."""
 
     def __init__(
@@ -225,9 +191,11 @@ class _Repair:
         return self.cells, ok
 
     def compared(self, index: Ints) -> ComparedRows:
+        """Returns rows beside their instances."""
         return ComparedRows(self.schema, self.cells[index], self.instances[index])
 
     def derive(self, index: Ints) -> None:
+        """Computes the derived columns again."""
         self.cells[index] = self.schema.derive(self.cells[index], self.instances[index])
 
     def satisfy(self, clause: Clause, index: Ints) -> None:
@@ -294,6 +262,7 @@ class _Repair:
         return index
 
     def move_numbers(self, relation: LinearRelation, index: Ints) -> None:
+        """Moves numbers until a relation holds: first those that gain most for what they cost."""
         if relation.relation == "!=":
             self.satisfy_cheapest(relation.split(), index)
             return
@@ -301,7 +270,6 @@ class _Repair:
         weights = {c: w for c, w in relation.cells.items() if c not in relation.level_values}
         if self.derived.keys() & weights:
             weights = self.unfolded(weights, index)
-        # Columns first that change the sum most for the distance they cost.
         gains = np.abs(self.schema.metric.spans) / np.maximum(self.weights, 1e-9)
         sizes = {c: float(np.mean(np.abs(w))) for c, w in weights.items()}
         columns = sorted(weights, key=lambda c: -sizes[c] * gains[c])
@@ -396,152 +364,3 @@ class _Repair:
         # Only the instance's own level can be one unseen in training, or missing.
         values = np.where(best >= levels, self.instances[index, column], best.astype(float))
         self.cells[index[some], column] = values[some]
-
-
-def _proposable(schema: Schema, cells: Floats, instances: Floats) -> Floats:
-    """Moves rows onto the lattice and inside the bounds, but for the instance's own cells."""
-    numbers = np.array([f.kind == "continuous" for f in schema.features])
-    snapped = np.where(numbers, schema.snap(cells), cells)
-    lost = np.isnan(cells) & ~np.isnan(instances)  # a value that was lost is restored
-    return np.where((cells == instances) | lost, instances, snapped)
-
-
-# ------------------------------------------------------------------------------------------------
-# Projection
-
-
-def project(
-    schema: Schema,
-    constraints: Sequence[BoundConstraint],
-    cells: Floats,
-    instances: Floats,
-    weights: Floats,
-) -> Projection:
-    """Moves rows to where every constraint holds; see `System.project`."""
-    ok = feasible(constraints, ComparedRows(schema, cells, instances))
-    proved, unsolved = np.zeros((2, len(cells)), dtype=bool)
-    result = cells.copy()
-    bad = np.flatnonzero(~ok)
-    if not len(bad):
-        return Projection(result, ok, proved, unsolved, 0)
-    originals = instances[bad]
-    start = schema.derive(_proposable(schema, cells[bad], originals), originals)
-    moved, fine = _Repair(schema, constraints, start, originals, weights).repaired()
-    linear = provable(schema, constraints)
-    if len(linear) < len(constraints):  # the others are beyond a program
-        fine = feasible(linear, ComparedRows(schema, moved, originals))
-    rest = np.flatnonzero(~fine)
-    few_changes, done = _with_few_changes(schema, linear, start[rest], originals[rest], weights)
-    moved[rest[done]] = few_changes[done]
-    rest = rest[~done]
-    solutions, n_programs = _nearest(schema, linear, start[rest], originals[rest], weights)
-    for place, solution in zip(rest.tolist(), solutions, strict=True):
-        if solution.cells is not None:
-            moved[place] = solution.cells
-        proved[bad[place]] = solution.status == "infeasible"
-        unsolved[bad[place]] = solution.status == "unsolved"
-    if not schema.counted.all():  # programs do not see derived columns
-        still = np.flatnonzero(~feasible(constraints, ComparedRows(schema, moved, originals)))
-        again = _Repair(schema, constraints, moved[still], originals[still], weights)
-        moved[still], _ = again.repaired()
-    result[bad] = moved
-    ok[bad] = feasible(constraints, ComparedRows(schema, moved, originals))
-    return Projection(result, ok, proved, unsolved & ~ok, n_programs)
-
-
-def _with_few_changes(
-    schema: Schema,
-    constraints: Sequence[BoundConstraint],
-    start: Floats,
-    instances: Floats,
-    weights: Floats,
-) -> tuple[Floats, Bools]:
-    """Repairs rows under a limit on changes with a few columns free and all others held.
-
-    Once the columns that may change are chosen, the other constraints have closed-form moves. Tried
-    in turn are columns that the other constraints name, and with them those that `start` changes
-    most; the first set that will do counts.
-
-    Returns:
-        The rows, and which of them are feasible now.
-    """
-    most = min((count.most for c in constraints if (count := c.change_count)), default=-1)
-    moved, done = start.copy(), np.zeros(len(start), dtype=bool)
-    if not len(start) or not 0 < most < int(schema.counted.sum()):
-        return moved, done
-    named = sorted({k for c in constraints for k in c.columns if schema.counted[k]})
-    needed = ~domains(schema, constraints, instances).unchanged & schema.counted
-    price = schema.metric.range_gaps(start, instances) * weights + 1e3 * needed  # (n, d)
-    sets = (part for n in range(min(most, LARGEST_SET) + 1) for part in combinations(named, n))
-    for part in islice(sets, MOST_SETS):
-        rest = np.flatnonzero(~done)
-        if not len(rest):
-            break
-        chosen = np.isin(np.arange(len(schema.features)), part)
-        dear = price[rest] + 1e6 * chosen
-        rank = (-dear).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-        kept = (rank < most) & (dear > 0)
-        originals = instances[rest]
-        cells = np.where(kept | ~schema.counted, start[rest], originals)
-        cells = schema.derive(cells, originals)
-        cells, ok = _Repair(schema, constraints, cells, originals, weights, kept).repaired()
-        moved[rest[ok]], done[rest] = cells[ok], ok
-    return moved, done
-
-
-def _nearest(
-    schema: Schema,
-    constraints: Sequence[BoundConstraint],
-    start: Floats,
-    instances: Floats,
-    weights: Floats,
-) -> tuple[list[Solution], int]:
-    """Finds the feasible row nearest to each start by a program, each different one once.
-
-    Rows that agree in the columns the constraints look at share a program. An instance that is
-    proved to have no feasible row, or one of whose programs ended without a result, gets no further
-    one.
-
-    Returns:
-        A solution for each start, and how many programs were solved.
-    """
-    counts = any(c.change_count for c in constraints)
-    named = {column for c in constraints for column in c.columns}
-    columns = list(range(len(schema.features))) if counts else sorted(named)
-    by_program: dict[bytes, Solution] = {}
-    without_row: dict[bytes, Solution] = {}  # by instance
-    solutions = []
-    for row, instance in zip(start, instances, strict=True):
-        owner = instance[columns].tobytes()
-        key = row[columns].tobytes() + owner
-        solution = without_row.get(owner) or by_program.get(key)
-        if solution is None:
-            solution = _checked(schema, constraints, row, instance, weights)
-            by_program[key] = solution
-        if solution.cells is None:
-            without_row[owner] = solution
-        else:  # columns no constraint is about stay each row's own
-            near = row.copy()
-            near[columns] = solution.cells[columns]
-            solution = Solution("solved", schema.derive(near[None], instance[None])[0])
-        solutions.append(solution)
-    return solutions, len(by_program)
-
-
-def _checked(
-    schema: Schema,
-    constraints: Sequence[BoundConstraint],
-    start: Floats,
-    instance: Floats,
-    weights: Floats,
-) -> Solution:
-    """Solves one program; its row may have to be moved by the solver's tolerance."""
-    solution = solve(schema, constraints, instance, start, weights)
-    if solution.cells is None:
-        return solution
-    rows, instances = solution.cells[None], instance[None]
-    if not feasible(constraints, ComparedRows(schema, rows, instances))[0]:
-        rows, ok = _Repair(schema, constraints, rows, instances, weights).repaired()
-        if not ok[0]:
-            return Solution("unsolved")
-    return Solution("solved", rows[0])

@@ -15,7 +15,7 @@ import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.expressions import Expression, LinearForm, Values, linear_form, parse
+from lapace.schema.expressions import Expression, Values, parse
 from lapace.schema.features import Feature, column_error, on_lattice
 
 __all__ = ["Derivation", "DerivedColumns"]
@@ -31,7 +31,6 @@ class Derivation:
         inputs: Positions of the columns it is computed from.
         sources: Positions of the columns it follows from in the end, none of them derived.
         expression: What it is computed by.
-        form: The linear form that the expression is, perhaps rounded; None if it is none.
     """
 
     column: int
@@ -39,7 +38,6 @@ class Derivation:
     inputs: Ints
     sources: Ints
     expression: Expression
-    form: LinearForm | None
 
     def values(self, features: Sequence[Feature], cells: Floats, *, rounded: bool = True) -> Floats:
         """Returns the column's cells, given the rows' other cells; NaN where it has no value."""
@@ -109,17 +107,13 @@ class DerivedColumns:
         for name in order:
             final = [s for i in inputs[name] for s in sources.get(i, (i,))]
             sources[name] = tuple(dict.fromkeys(final))
-            named = [features[places[i]] for i in (name, *inputs[name])]
-            numbers = all(feature.kind == "continuous" for feature in named)
-            expression = expressions[name]
             each.append(
                 Derivation(
                     column=places[name],
-                    feature=named[0],
+                    feature=features[places[name]],
                     inputs=np.array([places[i] for i in inputs[name]]),
                     sources=np.array([places[i] for i in sources[name]]),
-                    expression=expression,
-                    form=linear_form(expression) if numbers else None,
+                    expression=expressions[name],
                 )
             )
         return cls(features, tuple(each))

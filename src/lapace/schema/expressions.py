@@ -17,17 +17,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapace.errors import InputError, did_you_mean
 
-__all__ = ["Expression", "LinearForm", "column_text", "linear_form", "parse"]
+__all__ = ["Expression", "column_text", "parse"]
 
 Values: TypeAlias = NDArray[Any]  # numbers, or texts as objects
-Weights: TypeAlias = Mapping[str, float]  # of a linear form; its constant has the empty name
 
 NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 ATOM = re.compile(
@@ -63,21 +62,11 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # with least a
 }
 COMPUTE = {**dict(OPERATORS.values()), **{name: f for name, (f, _, _) in FUNCTIONS.items()}}
 RELATIONS = ("<", "<=", "==", "!=", ">", ">=")
-ROUNDING = {"ceil": (0.0, 1.0), "floor": (-1.0, 0.0), "round": (-0.5, 0.5)}
 
 
 def _slip(values: Any) -> Any:
     """Returns the error that arithmetic may make: the ceiling of 3 * 0.1 / 0.1 is 3, not 4."""
     return 1e-9 * np.maximum(1.0, np.abs(values))
-
-
-class LinearForm(NamedTuple):
-    """A linear form of some columns, rounded by at most `low` down to `high` up."""
-
-    weights: Weights
-    constant: float
-    low: float = 0.0
-    high: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,47 +119,6 @@ def column_text(name: str) -> str:
     bare = re.fullmatch(r"\w+", name) and not re.fullmatch(NUMBER, name)
     reserved = (*FUNCTIONS, "original")
     return name if bare and name not in reserved else "`" + name.replace("`", "``") + "`"
-
-
-def linear_form(expression: Expression) -> LinearForm | None:
-    """Returns the linear form that an expression is, perhaps rounded at last; None if it is none.
-
-    Examples:
-        >>> linear_form(parse("ceil(2 * (net + tax) / 4 - 1)"))
-        LinearForm(weights={'net': 0.5, 'tax': 0.5}, constant=-1.0, low=0.0, high=1.0)
-        >>> linear_form(parse("net * tax")) is None
-        True
-    """
-    rounded = expression.kind in ROUNDING and len(expression.parts) == 1
-    low, high = ROUNDING[expression.kind] if rounded else (0.0, 0.0)
-    weights = _weights(expression.parts[0] if rounded else expression)
-    if weights is None:
-        return None
-    constant = weights.get("", 0.0)
-    return LinearForm({name: w for name, w in weights.items() if name}, constant, low, high)
-
-
-def _weights(expression: Expression) -> Weights | None:
-    """Returns the weights of a linear expression, its constant under the empty name."""
-    if not expression.parts:
-        leaves = {"number": {"": expression.value}, "column": {expression.value: 1.0}}
-        return leaves.get(expression.kind)
-    if expression.kind not in ("+", "-", "*", "/"):
-        return None
-    left, right = map(_weights, expression.parts)
-    if left is None or right is None:
-        return None
-    if expression.kind in "+-":
-        sign = 1.0 if expression.kind == "+" else -1.0
-        names = dict.fromkeys((*left, *right))
-        return {name: left.get(name, 0.0) + sign * right.get(name, 0.0) for name in names}
-    if expression.kind == "*" and left.keys() <= {""}:
-        left, right = right, left
-    factor = right.get("", 0.0)
-    if not right.keys() <= {""} or (expression.kind == "/" and not factor):
-        return None
-    factor = factor if expression.kind == "*" else 1 / factor
-    return {name: factor * weight for name, weight in left.items()}
 
 
 # ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lapace import Explainer

@@ -44,8 +44,8 @@ def shared():
 def explanation(shared):
     """Of one refused instance with more than one way."""
     session = Session(shared)
-    for position in range(len(shared.names)):
-        row = form_values(shared.schema, shared.cells[position])
+    for position in range(len(shared.rows.names)):
+        row = form_values(shared.schema, shared.rows.cells[position])
         session._explain({"row": row, "limits": {"target": shared.page["target"]}})
         found = session._last[1]
         if found.status == ("answered",) and len(found.best()) > 1 and len(found.instance):
@@ -56,7 +56,7 @@ def explanation(shared):
 def refused(shared) -> dict:
     """The values of an instance that is refused."""
     position = shared.decisions.index("refused")
-    return form_values(shared.schema, shared.cells[position])
+    return form_values(shared.schema, shared.rows.cells[position])
 
 
 # --- columns -----------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_columns_say_what_a_form_needs():
 
 
 def test_rows_survive_the_form(shared):
-    for cells in shared.cells:
+    for cells in shared.rows.cells:
         read, problems = read_values(shared.schema, form_values(shared.schema, cells))
         assert not problems
         np.testing.assert_array_equal(read, cells)

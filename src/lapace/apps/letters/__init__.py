@@ -47,7 +47,7 @@ class Way:
         changes: What changes, the largest change first.
         label: The answer reached.
         sure: Sentences on how sure it is.
-        usual: A sentence on how usual such a case is; empty where that is not known.
+        usual: How usual such a case is, in words; empty where that is not known.
         follows: What follows from the changes: columns that are computed from others.
     """
 
@@ -177,7 +177,8 @@ def _ways(instance: InstanceExplanation, words: Words) -> tuple[Way, ...]:
     for row in np.flatnonzero(rows.ok).tolist():
         before, after = rows.instances[rows.instance[row]], rows.cells[row]
         own, derived = changes(rows.schema, before, after, words)
-        sure, usual = wording.sure(rows, row, words), wording.usual(rows, row)
+        sure = wording.sure(rows, row, words)
+        usual = wording.usual(rows.density[row], str(rows.mark[row]))
         ways.append(Way(own, words.label(rows.label[row]), sure, usual, derived))
     return tuple(ways)
 

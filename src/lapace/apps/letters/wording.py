@@ -16,7 +16,7 @@ __all__ = [
     "constraints_of", "move_words", "needed_moves", "reason", "sure", "usual",
 ]  # fmt: skip
 
-RARE, COMMON = 5.0, 25.0  # density percentiles that are called unusual, and less usual than most
+RARE, COMMON = 5.0, 25.0  # density percentiles below which a row is called unusual, less usual
 
 
 # ------------------------------------------------------------------------------------------------
@@ -52,16 +52,18 @@ def _percent(share: float) -> str:
     return "more than 99%" if 0.995 <= share < 1 else f"{100 * share:.0f}%"
 
 
-def usual(rows: Counterfactuals, row: int) -> str:
-    """Says how usual a case such as that is; empty where it is not known."""
-    density = rows.density[row]
+def usual(density: float, mark: str = "") -> str:
+    """Says how usual a row is among those with its answer; empty where that is not known.
+
+    Examples:
+        >>> usual(2.0), usual(40.0), usual(float("nan"))
+        ('very unusual', 'usual', '')
+    """
     if np.isnan(density):
         return ""
-    if "unusual" in str(rows.mark[row]) or density < RARE:
-        return "Hardly any case with this answer looks like that: treat this way with caution."
-    if density < COMMON:
-        return f"Such a case is rather unusual: {100 - density:.0f} of 100 are more usual."
-    return f"Such a case is nothing unusual: it is more usual than {density:.0f} of 100."
+    if "unusual" in mark or density < RARE:
+        return "very unusual"
+    return "less usual than most" if density < COMMON else "usual" if density < 75 else "very usual"
 
 
 # ------------------------------------------------------------------------------------------------

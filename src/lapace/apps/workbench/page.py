@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from nicegui import core, ui
 from nicegui.events import GenericEventArguments
+from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
@@ -79,7 +80,6 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
     if core.app.config.has_run_config:
         raise InputError("This process has a workbench already. Start another process for more.")
     page = shared.page | {"path": PATH, "login": app.state.tokens is not None}
-    work = Work(app)
     add_login(app)
     report = REPORT.format(path=PATH, icon=ICON, report=shared.explainer.report_.to_html())
 
@@ -94,14 +94,13 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
         client = ui.context.client
         asked: dict[str, Budget] = {}
 
-        async def answer(event: GenericEventArguments) -> None:
+        async def reply(event: GenericEventArguments) -> None:
             message = event.args if isinstance(event.args, dict) else {}
-            kind = str(message.get("kind"))
-            text = await work.answer(session, message, kind, asked)
+            text = await answer(app.state, session, message, asked)
             if not client.is_deleted:
                 element.send(text)
 
-        element = WorkbenchElement(page, answer)
+        element = WorkbenchElement(page, reply)
 
         def stop() -> None:
             for budget in asked.values():
@@ -127,39 +126,34 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
     core.sio.eio.cors_allowed_origins = []
 
 
-class Work:
-    """Runs what pages ask for in the server's own queue, within its budgets.
+async def answer(state: State, session: Session, message: Json, asked: dict[str, Budget]) -> str:
+    """Returns the reply to a message as JSON text, worked out in the server's own queue.
 
     Args:
-        app: The application.
+        state: The application's state: its queue, limits and metrics.
+        session: The page's session.
+        message: What the page asks.
+        asked: The budgets of the page's open messages, by kind; a newer one ends the one before.
     """
-
-    def __init__(self, app: FastAPI) -> None:
-        self.state = app.state
-
-    async def answer(
-        self, session: Session, message: Json, kind: str, asked: dict[str, Budget]
-    ) -> str:
-        """Returns a reply as JSON text; a newer message of a kind ends the one before it."""
-        if before := asked.get(kind):
-            before.cancel()
-        share = 0.3 if kind == "whynot" else 0.6  # the reasons come after a search
-        seconds = share * self.state.work_queue.timeout
-        budget = Budget(self.state.limits["queries"], self.state.limits["nodes"], seconds)
-        asked[kind] = budget
-        try:
-            with self.state.work_queue.place():
-                reply: str = await self.state.work_queue.run(
-                    lambda: json.dumps(session.answer(message)), budget
-                )
-                return reply
-        except Exception as error:
-            said = _sentence(error, budget)
-            return json.dumps({"kind": kind, "id": message.get("id"), "failed": said})
-        finally:
-            self.state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
-            if asked.get(kind) is budget:
-                del asked[kind]
+    kind = str(message.get("kind"))
+    if before := asked.get(kind):
+        before.cancel()
+    share = 0.3 if kind == "whynot" else 0.6  # the reasons come after a search
+    seconds = share * state.work_queue.timeout
+    asked[kind] = budget = Budget(state.limits["queries"], state.limits["nodes"], seconds)
+    try:
+        with state.work_queue.place():
+            reply: str = await state.work_queue.run(
+                lambda: json.dumps(session.answer(message)), budget
+            )
+            return reply
+    except Exception as error:
+        said = _sentence(error, budget)
+        return json.dumps({"kind": kind, "id": message.get("id"), "failed": said})
+    finally:
+        state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
+        if asked.get(kind) is budget:
+            del asked[kind]
 
 
 def _sentence(error: Exception, budget: Budget) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,22 @@ SHOWN = 20  # ways shown already that a question may name
 SEARCH = Search(n_best=WAYS)
 
 
+class ListedRows(NamedTuple):
+    """Rows that visitors may choose from.
+
+    Attributes:
+        schema: The columns, with levels that only these rows have.
+        cells: The rows, (n, d).
+        names: Their ids, or numbers from 1.
+        problems: Why a row cannot be read, by its position.
+    """
+
+    schema: Schema
+    cells: Floats
+    names: tuple[str, ...]
+    problems: Mapping[int, str]
+
+
 @dataclass(frozen=True)
 class Shared:
     """The explainer, the rows and the target that all visitors share.
@@ -53,38 +69,29 @@ class Shared:
     target: Any = None
 
     @cached_property
-    def _read(self) -> tuple[Schema, Floats, tuple[str, ...], Mapping[int, str]]:
-        """The columns, with levels that only the file has; its rows, their names, problems."""
+    def rows(self) -> ListedRows:
+        """The rows of the file."""
         schema = self.explainer.schema_
         if self.instances is None:
-            return schema, np.empty((0, len(schema.features))), (), {}
+            return ListedRows(schema, np.empty((0, len(schema.features))), (), {})
         table = read(self.instances)
         reading = schema.read(table)
         ids = range(1, len(table) + 1) if table.ids is None else table.ids
-        return reading.schema, reading.cells, tuple(map(spelling, ids)), dict(reading.problems)
+        names = tuple(map(spelling, ids))
+        return ListedRows(reading.schema, reading.cells, names, dict(reading.problems))
 
     @property
     def schema(self) -> Schema:
         """The columns, with levels that only the file's rows have."""
-        return self._read[0]
-
-    @property
-    def cells(self) -> Floats:
-        """The rows of the file."""
-        return self._read[1]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The rows' names: their ids, or numbers from 1."""
-        return self._read[2]
+        return self.rows.schema
 
     @cached_property
     def decisions(self) -> list[str | None]:
         """The classifier's labels of the rows that the page lists; None where it has none."""
-        cells = self.cells[:LISTED]
+        cells = self.rows.cells[:LISTED]
         if not len(cells):
             return []
-        labels, unreadable = self.explainer.classes_, self._read[3]
+        labels, unreadable = self.explainer.classes_, self.rows.problems
         try:
             codes = self.explainer.classifier_.with_fresh_count().predict(cells, self.schema)
         except ClassifierError:  # on one of them: the page shows each one's decision when chosen
@@ -105,9 +112,9 @@ class Shared:
             "rules": [{"text": str(rule), "note": rule.note} for rule in rules],
             "cases": [
                 {"name": name, "label": label}
-                for name, label in zip(self.names, self.decisions, strict=False)
+                for name, label in zip(self.rows.names, self.decisions, strict=False)
             ],
-            "unlisted": max(0, len(self.names) - LISTED),
+            "unlisted": max(0, len(self.rows.names) - LISTED),
             "first": self._first(),
             "caution": self.explainer.report_.verdict == "fails",
             "fingerprint": self._fingerprint(),
@@ -165,23 +172,17 @@ class Session:
 
     def _case(self, message: Mapping[str, Any]) -> Json:
         """A row of the file: by its position, or by its name."""
-        shared, name = self.shared, message.get("name")
-        if name is not None:
-            if str(name) not in shared.names:
-                raise _ProblemsError([["name", f"There is no row “{name}”."]])
-            position = shared.names.index(str(name))
-        else:
+        rows, name = self.shared.rows, message.get("name")
+        if name is None:
             position = int(message.get("position") or 0)
-            if not 0 <= position < len(shared.names):
-                raise _ProblemsError([["name", "There is no such row."]])
-        if position in shared._read[3]:
-            raise _ProblemsError(
-                [["name", f"This row cannot be read: {shared._read[3][position]}"]]
-            )
-        cells = shared.cells[position]
-        reply: Json = {"position": position, "name": shared.names[position]}
-        reply["values"] = form_values(shared.schema, cells)
-        return reply
+        else:
+            position = rows.names.index(str(name)) if str(name) in rows.names else -1
+        if not 0 <= position < len(rows.names):
+            raise _ProblemsError([["name", f"There is no row “{name or position}”."]])
+        if position in rows.problems:
+            raise _ProblemsError([["name", f"This row cannot be read: {rows.problems[position]}"]])
+        values = form_values(rows.schema, rows.cells[position])
+        return {"position": position, "name": rows.names[position], "values": values}
 
     def _judge(self, message: Mapping[str, Any]) -> Json:
         """The decision on a row, and which limits it breaks, where it started from another."""

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from lapace.apps.letters.wording import COMMON, RARE
+from lapace.apps.letters.wording import RARE, usual
 from lapace.apps.letters.words import Change, changes
 from lapace.apps.workbench.columns import PLAIN, Json, form_value, place
 from lapace.arrays import Floats
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
 
-__all__ = ["cards", "chosen_way", "name_of_way", "usual"]
+__all__ = ["cards", "chosen_way", "name_of_way"]
 
 WAYS = 3
 NAMED = 3  # changes that a name lists
@@ -211,20 +211,6 @@ def name_of_way(schema: Schema, before: Floats, after: Floats) -> str:
     more = len(texts) - NAMED if len(texts) > NAMED + 1 else 0
     listed = ", ".join(texts[: NAMED if more else None]) + (f" and {more} more" if more > 0 else "")
     return listed[:1].upper() + listed[1:]
-
-
-def usual(density: float, mark: str = "") -> str:
-    """Says how usual a row is; empty where that is not known.
-
-    Examples:
-        >>> usual(2.0), usual(40.0), usual(float("nan"))
-        ('very unusual', 'usual', '')
-    """
-    if np.isnan(density):
-        return ""
-    if "unusual" in mark or density < RARE:
-        return "very unusual"
-    return "less usual than most" if density < COMMON else "usual" if density < 75 else "very usual"
 
 
 def _number(value: Any, digits: int = 4) -> float | None:

@@ -57,7 +57,7 @@ class Request:
 
     Examples:
         >>> Request(target="approved").search.picks
-        ('nearest', 'best')
+        ('best', 'nearest')
     """
 
     target: Any = None

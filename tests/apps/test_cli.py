@@ -820,18 +820,6 @@ def test_an_unexpected_error_is_one_sentence_and_a_hint(here, monkeypatch):
     assert "Traceback" in run("report loans.lapace", env={"LAPACE_TRACEBACK": "1"}).stderr
 
 
-def test_machine_formats_are_clean_on_standard_output(here, denied):
-    line = ["explain", "loans.lapace", "-", "--target", "approved", "--format"]
-    content = Path("denied.csv").read_bytes()
-    with start(*line, "json", stdin=subprocess.PIPE) as process:
-        out, err = process.communicate(content)
-    assert process.returncode == 0
-    jsonschema.validate(json.loads(out), json_schema())
-    assert err.decode().startswith("Explanation of 6 instances: ")
-    assert b"\x1b" not in out + err
-    assert b"\r" not in err, "no bar where there is no terminal"
-
-
 @pytest.mark.parametrize("line", ["data fetch loans --rows 200 -o -", "--help"])
 def test_a_closed_standard_output_is_no_error(line):
     with start(*line.split()) as process:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 STDIN = "-"
 MOST_LABELS = 100  # different whole numbers a column of labels may hold
 NAMELESS = (("Unnamed: 0",), ("",))  # a first column without a name, as R writes rows' names
-MOST_NAMES = 20  # column names listed in a message
 
 
 # ------------------------------------------------------------------------------------------------
@@ -67,22 +66,19 @@ def read_training(training: Training, sample: int | None = None, random_state: i
         sample: How many rows are drawn, from a table that is never held whole; None for all.
         random_state: Seed of the sample.
     """
-    table = _sampled(training, sample, random_state)
+    if sample is None:
+        table = read_table(training.train, training.id_column)
+    elif sample < 1:
+        raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
+    else:
+        drawn = table_file(training.train).sample(sample, random_state)
+        table = _identified(drawn, training.id_column)
     column = table.columns.get(training.label or "")
     gaps = 0 if column is None else int(column.missing.sum())
     if column is None or not gaps or gaps == len(table):
         return table
     warn(f"{gaps:,} of {len(table):,} rows have no label in '{training.label}' and are left out.")
     return table.take((~column.missing).nonzero()[0].tolist())
-
-
-def _sampled(training: Training, sample: int | None, random_state: int) -> Table:
-    source, id_column = training.train, training.id_column
-    if sample is None:
-        return read_table(source, id_column)
-    if sample < 1:
-        raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
-    return _identified(table_file(source).sample(sample, random_state), id_column)
 
 
 def instance_tables(
@@ -156,6 +152,7 @@ def _identified(frame: Any, id_column: str | None, fitted_id: str | None = None)
 
     Without an `id_column` it is `fitted_id`, if the table has it, or a first column without a name.
     """
+    from lapace.schema.inference import no_column
     from lapace.table import read
 
     table = read(frame, id_column=id_column)
@@ -168,7 +165,7 @@ def _identified(frame: Any, id_column: str | None, fitted_id: str | None = None)
             return table
         table = read(frame, id_column=id_column)
     if table.template.index != (id_column,):  # neither a column nor the index of the frame
-        raise _unknown_column(id_column, table)
+        raise no_column(id_column, table.names)
     gaps = sum(value is None or value != value for value in table.ids or ())  # noqa: PLR0124  NaN
     _check_gaps(gaps, "id", id_column)
     table = table.without([id_column])
@@ -206,10 +203,11 @@ def read_labels(table: Table, name: str | None) -> list[Level]:
 
 def column_values(table: Table, name: str) -> list[Any]:
     """A column's values; a missing one is None or NaN."""
+    from lapace.schema.inference import no_column
     from lapace.table import Coded
 
     if name not in table.columns:
-        raise _unknown_column(name, table)
+        raise no_column(name, table.names)
     values = table.columns[name].values
     cells: list[Any] = (values.cells if isinstance(values, Coded) else values).tolist()
     return cells
@@ -221,13 +219,6 @@ def _check_gaps(count: int, what: str, column: str) -> None:
         raise InputError(f"{rows} no {what} in column '{column}'. Fill it in, or leave them out.")
 
 
-def _unknown_column(name: str, table: Table) -> InputError:
-    more = len(table.names) - MOST_NAMES
-    listed = ", ".join(table.names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    hint = did_you_mean(name, table.names) or f" There are: {listed}."
-    return InputError(f"Column '{name}' is not in the table.{hint}")
-
-
 def infer_schema(table: Table, labels: Sequence[Level] | None, training: Training) -> Schema:
     """Infers the schema of a training table from its content, a file and options.
 
@@ -237,11 +228,12 @@ def infer_schema(table: Table, labels: Sequence[Level] | None, training: Trainin
         training: The options.
     """
     from lapace.schema import Schema, read_overrides
+    from lapace.schema.inference import no_column
 
     overrides = dict(read_overrides(training.schema))
     for name in (*training.drop, *([] if training.label is None else [training.label])):
         if name not in table.columns:
-            raise _unknown_column(name, table)
+            raise no_column(name, table.names)
         table = table.without([name])
         overrides.pop(name, None)
     return Schema.infer(table, {**overrides, **parse_kinds(training.kind)}, labels=labels)
@@ -304,12 +296,10 @@ def parse_costs(texts: Iterable[str]) -> dict[str, float] | None:
         try:
             costs[name] = float("inf" if cost == "impossible" else cost)
         except ValueError:
-            name = ""
-        if not name:
             raise InputError(
                 f"The cost '{text}' is not understood. Write column=number, such as 'income=2', or "
                 "'age=impossible'."
-            )
+            ) from None
     return costs or None
 
 

@@ -68,13 +68,8 @@ class Loader:
         """Loads a classifier by its file, module or URL."""
         from lapace.apps.loaders import load_classifier
 
-        return self.decided(load_classifier(name, **self.settings))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Arguments of `load_classifier`, by name."""
-        names = {"trust": tuple(self.trust), "unsafe_pickle": self.unsafe_pickle}
-        return {**names, "timeout": self.timeout}
+        settings: Any = {"trust": tuple(self.trust), "unsafe_pickle": self.unsafe_pickle}
+        return self.decided(load_classifier(name, **settings, timeout=self.timeout))
 
     def decided(self, model: Any) -> Any:
         """The classifier with the threshold of the options, if there is one."""
@@ -106,16 +101,12 @@ class Model:
         """Loads the explainer with the classifier named, or else the one its file refers to."""
         from lapace.explainer import Explainer
 
-        self.check_threshold(loader)
-        if self.classifier is None:
-            return Explainer.load(self.path, trust=loader.trust, device=loader.device)
-        classifier = loader.classifier(self.classifier)
-        return Explainer.load(self.path, classifier, device=loader.device)
-
-    def check_threshold(self, loader: Loader) -> None:
-        """Refuses a threshold for the classifier that the file refers to."""
-        if self.classifier is None and loader.threshold is not None:
+        if self.classifier is not None:
+            classifier = loader.classifier(self.classifier)
+            return Explainer.load(self.path, classifier, device=loader.device)
+        if loader.threshold is not None:
             raise InputError("--threshold goes with --classifier here: `fit` has kept its own.")
+        return Explainer.load(self.path, trust=loader.trust, device=loader.device)
 
 
 @dataclass(frozen=True)

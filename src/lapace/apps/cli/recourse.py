@@ -71,7 +71,8 @@ def explain(
         options["search"] = Search(picks=("best",))  # nothing else is shown
     letter_names: set[str] = set()
     write_letters = _letter_writer(letters, words, model, letter_names)
-    tally = _Tally()
+    statuses: Counter[str] = Counter()
+    names: dict[str, list[str]] = {}  # of the first few instances of each status
 
     def picked() -> Iterator[tuple[Explanation, Counterfactuals, int]]:
         size = None if output.format_ == "json" else CHUNK
@@ -85,7 +86,7 @@ def explain(
                 if start and explanation.ids is None:  # positions in a chunk count from 0
                     ids = tuple(range(start, start + len(table)))
                     explanation = replace(explanation, ids=ids)
-                tally.add(explanation)
+                _count(explanation, statuses, names)
                 write_letters(explanation)
                 yield explanation, rows, start
                 start += len(table)
@@ -100,43 +101,39 @@ def explain(
     if letters is not None:
         many = "1 letter" if len(letter_names) == 1 else f"{len(letter_names):,} letters, each"
         note(f"Wrote {many} as a page and as text, to '{letters}'.")
-    tally.note(model, instances)
+    _note_statuses(statuses, names, model, instances)
 
 
-class _Tally:
-    """Counts of instances by status, and the names of the first few of each."""
+def _count(explanation: Explanation, statuses: Counter[str], names: dict[str, list[str]]) -> None:
+    """Counts instances by status, and names the first few of each."""
+    from lapace.table import spelling
 
-    def __init__(self) -> None:
-        self.statuses: Counter[str] = Counter()
-        self.names: dict[str, list[Any]] = {}
+    for instance in explanation:
+        statuses[instance.status] += 1
+        if statuses[instance.status] <= NAMED:
+            names.setdefault(instance.status, []).append(spelling(instance.name))
 
-    def add(self, explanation: Explanation) -> None:
-        """Counts the instances of one more explanation."""
-        for instance in explanation:
-            self.statuses[instance.status] += 1
-            if self.statuses[instance.status] <= NAMED:
-                self.names.setdefault(instance.status, []).append(instance.name)
 
-    def note(self, model: Model, instances: str) -> None:
-        """Says how many instances have which status, and what to ask next."""
-        from lapace.result import describe_statuses
-        from lapace.table import spelling
+def _note_statuses(
+    statuses: Counter[str], names: dict[str, list[str]], model: Model, instances: str
+) -> None:
+    """Says how many instances have which status, and what to ask next."""
+    from lapace.result import describe_statuses
 
-        note(f"{describe_statuses(self.statuses)}.")
-        if malformed := self.statuses["malformed"]:
-            more = f" and {malformed - NAMED} more" if malformed > NAMED else ""
-            listed = ", ".join(map(spelling, self.names["malformed"]))
-            many = "1 instance" if malformed == 1 else f"{malformed} instances"
-            warn(f"{many} could not be read: {listed}{more}. --format json has the reasons.")
-        if self.statuses["answered"]:
-            note("Such changes turn the model's prediction; they need not cause the outcome.")
-        unanswered = [*self.names.get("none_found", []), *self.names.get("infeasible", [])]
-        if unanswered and instances != inputs.STDIN:
-            some = ",".join(map(spelling, unanswered))
-            note(
-                f"What would have to give: lapace why-not {shlex.quote(str(model.path))} "
-                f"{shlex.quote(instances)} --ids {shlex.quote(some)}, with the same options."
-            )
+    note(f"{describe_statuses(statuses)}.")
+    if count := statuses["malformed"]:
+        more = f" and {count - NAMED} more" if count > NAMED else ""
+        many = "1 instance" if count == 1 else f"{count} instances"
+        listed = ", ".join(names["malformed"])
+        warn(f"{many} could not be read: {listed}{more}. --format json has the reasons.")
+    if statuses["answered"]:
+        note("Such changes turn the model's prediction; they need not cause the outcome.")
+    unanswered = ",".join([*names.get("none_found", []), *names.get("infeasible", [])])
+    if unanswered and instances != inputs.STDIN:
+        note(
+            f"What would have to give: lapace why-not {shlex.quote(str(model.path))} "
+            f"{shlex.quote(instances)} --ids {shlex.quote(unanswered)}, with the same options."
+        )
 
 
 def _letter_writer(

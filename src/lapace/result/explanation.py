@@ -362,14 +362,6 @@ class InstanceExplanation:
         return self.explanation[[self.position]]
 
     @property
-    def reached(self) -> tuple[Level, ...]:
-        """The labels of the instance's ok rows, those of `nearest` and `best` first."""
-        alone = self._alone
-        rows = [*alone.minimal.values(), alone.all_steps()]
-        labels = [label for part in rows for label in part.label[part.ok] if label is not None]
-        return tuple(dict.fromkeys(labels))
-
-    @property
     def row(self) -> dict[str, Any]:
         """The instance as plain values by column."""
         return record(self.explanation.schema, self.explanation.instances[self.position])
@@ -436,10 +428,7 @@ class InstanceExplanation:
         return plain_frame(chosen.template.kind, columns)
 
     def __repr__(self) -> str:
-        wanted = f"{self.wanted}"
-        if self.wanted == ANY_OTHER and self.reached:
-            wanted += f" ({', '.join(map(str, self.reached))})"
-        return f"Instance {self.name}: {self.label} → {wanted}: {self.status}. {self.reason}"
+        return f"Instance {self.name}: {self.label} → {self.wanted}: {self.status}. {self.reason}"
 
     def _path(self, prototype: int | None) -> int:
         """Returns the position of the path to a prototype; see `path`."""

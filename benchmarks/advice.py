@@ -11,7 +11,7 @@ asks the classifier about exactly these rows and checks every constraint.
 | metric | about |
 |---|---|
 | `minimal`, `undone`, `back`, `changes` | `nearest`, with label `free`, and with `added` |
-| `differs_alone`, `differs_by_picks` | `nearest` of one instance, or without other picks |
+| `differs_alone` | `nearest` of an instance that is explained alone |
 | `closer`, `closer_5`, `farther`, `not_ok` | `nearest` under one added constraint |
 | `distance`, `range_distance`, `changes`, `lof`, `lof_50`, `lof_95` | every method |
 | `paired_distance`, `paired_changes`, `paired_lof` | two methods where both have an answer |
@@ -85,7 +85,7 @@ def _differing(a: Floats, b: Floats) -> Bools:
 
 
 class Minimality(NamedTuple):
-    """What could be taken back of each row, one change at a time.
+    """The changes of each row that can be taken back, one at a time.
 
     Attributes:
         undone: Changes that can be undone alone with the row staying ok.
@@ -300,7 +300,7 @@ def measure(job: Job) -> Iterator[Measure]:
 
 
 def _minimal(case: Case) -> Iterator[Measure]:
-    """`nearest` under the table's rules; also of some instances alone, and without other picks."""
+    """Yields the minimality of `nearest` under the table's rules; also of instances explained alone."""
     rules = tuple(case.data.rules)
     found = case.explain(case.frame, rules).nearest()
     ok = found.where(found.ok)
@@ -313,18 +313,14 @@ def _minimal(case: Case) -> Iterator[Measure]:
     ):
         yield Measure.of(metric, values, "free", "nearest")
     some = case.frame.head(ALONE)
-    rows = case.explain(some, rules).nearest()
-    one_by_one = [case.explain(some.iloc[[i]], rules).nearest().cells for i in range(len(some))]
-    only = case.explain(some, rules, Search(picks=("nearest",))).nearest().cells
-    for metric, cells in (
-        ("differs_alone", np.concatenate(one_by_one)),
-        ("differs_by_picks", only),
-    ):
-        yield Measure.of(metric, _differing(rows.cells, cells).any(axis=1), method="nearest")
+    rows = case.explain(some, rules).nearest().cells
+    alone = [case.explain(some.iloc[[i]], rules).nearest().cells for i in range(len(some))]
+    differs = _differing(rows, np.concatenate(alone)).any(axis=1)
+    yield Measure.of("differs_alone", differs, method="nearest")
 
 
 def _added(case: Case, count: int, rng: np.random.Generator) -> Iterator[Measure]:
-    """Pairs of an instance and a constraint: is the limited answer closer than the free one?"""
+    """Yields how often a constraint brings a closer answer, for pairs of an instance and one."""
     rules = tuple(case.data.rules)
     free = case.explain(case.frame, rules).nearest()
     free = free.where(free.ok)
@@ -362,7 +358,7 @@ def _added(case: Case, count: int, rng: np.random.Generator) -> Iterator[Measure
 
 
 def _beside(case: Case, free: Explanation, seed: int) -> Iterator[Measure]:
-    """Our picks and other methods, on the same instances, without rules."""
+    """Yields our picks and other methods, on the same instances, without rules."""
     schema = case.data.schema
     train = schema.cells(case.data.train)
     target = np.asarray(case.model.predict(case.data.train)) == case.data.target
@@ -412,7 +408,7 @@ def _closest(found: Counterfactuals) -> Counterfactuals:
 
 
 def _survival(case: Case, free: Explanation, job: Job) -> Iterator[Measure]:
-    """Retrained classifiers that still give counterfactuals the target, and the estimates of it."""
+    """Yields how many retrained classifiers keep the target, and the estimates of it."""
     assert isinstance(job.details, AdviceSize)
     kind, target = job.pair.classifier, case.data.target
     seeds = [100 * job.seed + k for k in range(job.details.models)]
@@ -457,7 +453,6 @@ TARGETS = (
     Target("a change of `nearest` can be undone alone", "none", _none("undone", "free")),
     Target("… a number can go back alone", "none", _none("back", "free")),
     Target("… another row when an instance is explained alone", "none", _none("differs_alone")),
-    Target("… another row when no other pick is computed", "none", _none("differs_by_picks")),
     Target("an added constraint brings a closer answer", "none", _none("closer", "added")),
     Target("… closer by more than 5 %", "none", _none("closer_5", "added")),
     Target("… a farther one, or none, though the free answer obeys it", "none",

@@ -206,7 +206,7 @@ def increases(e: Evidence) -> Verdict:
 
 @claim(CLAIMS, "Abstract, Figure 4", "Paths trade proximity for plausibility")
 def spectrum(e: Evidence) -> Verdict:
-    """Whether distance grows and LOF falls from First over Middle to Last."""
+    """Judges whether distance grows and LOF falls from First over Middle to Last."""
 
     def curve(pair: str, metric: str, recipe: str) -> list[float]:
         return [e.get(n, metric, pair, recipe) for n in LAPACE]
@@ -232,7 +232,7 @@ def spectrum(e: Evidence) -> Verdict:
 
 @claim(CLAIMS, "Section 4.2", "LAPACE has the best-balanced performance over all metrics")
 def balanced(e: Evidence, mixed: bool = False) -> Verdict:
-    """The mean rank over seven metrics among the paper's methods; actionability has its own.
+    """Judges the mean rank over seven metrics among the paper's methods; actionability has its own.
 
     Args:
         e: All figures.
@@ -271,7 +271,7 @@ def balanced(e: Evidence, mixed: bool = False) -> Verdict:
     "With categories the model is less useful, its counterfactuals remain competitive",
 )
 def balanced_on_mixed(e: Evidence) -> Verdict:
-    """The same on the pairs with categories."""
+    """Judges the mean rank on the pairs with categories."""
     return balanced(e, mixed=True)
 
 

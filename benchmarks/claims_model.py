@@ -111,7 +111,7 @@ def same_gap(e: Evidence) -> Verdict:
 
 @claim(CLAIMS, "Table 1", "Test accuracies of its eight classifiers")
 def accuracies(e: Evidence) -> Verdict:
-    """How far the classifiers' accuracies are from the paper's."""
+    """Judges how far the classifiers' accuracies are from the paper's."""
     reported = {p: own.accuracy for p in e.pairs if (own := e.plan[p].reported)}
     here = {p: 100 * e.e1.get(p, "paper", "accuracy").mean for p in e.pairs}
     off = {p: abs(here[p] - reported[p]) for p in e.pairs}

@@ -66,7 +66,7 @@ def actionable(e: Evidence) -> Verdict:
 
 @claim(CLAIMS, "Abstract, Section 3.3", "Constraints are met by lightweight gradient optimisation")
 def light(e: Evidence) -> Verdict:
-    """What constraints cost, in seconds per 100 instances, one call each."""
+    """Judges the cost of constraints, in seconds per 100 instances, one call each."""
     pairs = [p for p in e.pairs if (r := e.plan[p].reported) and r.actionability]
 
     def seconds(method: str, recipe: str, setting: str) -> list[float]:
@@ -100,7 +100,7 @@ def grows(e: Evidence) -> Verdict:
 
 @claim(CLAIMS, "Figure 5", "At small τ probabilities depend on the instance and vary")
 def varies(e: Evidence) -> Verdict:
-    """Whether probabilities vary more between instances at small τ than at large."""
+    """Judges whether probabilities vary more between instances at small τ than at large."""
     own = part(e.table, "e4")
     own = own[~own["label"].isin(("all", "-1"))]
 
@@ -163,7 +163,7 @@ def digits(e: Evidence) -> Verdict:
 
 @claim(CLAIMS, "Figure 2", "Paths are plausible evolutions from digit to digit")
 def evolution(e: Evidence) -> Verdict:
-    """How far images of a path are from the nearest training digit."""
+    """Judges how far images of a path are from the nearest training digit."""
     metric = "nearest training digit, mean"
 
     def away(labels: str, recipe: str) -> list[float]:

@@ -107,8 +107,6 @@ PLAUSIBILITY = (
     METRICS[2],
     Metric("lof_median", "median LOF", "LOF, median ↓"),
     Metric("lof_all", "LOF among all training rows", "LOF among all rows ↓"),
-    Metric("isolation", "isolation forest", "isolation forest ↓", ".3"),
-    Metric("knn_distance", "distance to neighbours", "k-NN distance ↓", ".3"),
     Metric("copies", "counterfactuals that are training rows", "copies, % ↓", ".1p"),
 )
 
@@ -122,10 +120,9 @@ ABOUT_MEAN = (
     "averaged over those it has. **Bold** is best, as far as the digits shown can tell."
 )
 ABOUT_PLAUSIBILITY = (
-    "Mean over pairs. *LOF* and the others are among the distinct training rows the classifier "
-    "gives the target, 20 neighbours; *among all rows* whatever their label, as RobustX measures "
-    "it. The isolation forest's score is larger for outliers; *k-NN distance* is the mean distance "
-    "to the 20 nearest rows; a *copy* is a training row itself."
+    "Mean over pairs. *LOF* is among the distinct training rows the classifier gives the target, "
+    "20 neighbours; *among all rows* whatever their label, as RobustX measures it. A *copy* is a "
+    "training row itself."
 )
 ABOUT_TIME = (
     "Processor seconds: per 100 instances after fitting, of fitting, and of both together for 100 "

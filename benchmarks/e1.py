@@ -41,7 +41,7 @@ VERDICTS = {"passes": 1.0, "unsure": 0.5, "fails": 0.0}
 
 
 def measure(job: Job) -> Iterator[Measure]:
-    """All figures of one job."""
+    """Yields all figures of one job."""
     setup, found = setup_of(job), fitted(job)
     yield _accuracy(setup, setup.model)
     yield Measure("rows", len(setup.train), 1)
@@ -56,7 +56,7 @@ def measure(job: Job) -> Iterator[Measure]:
 
 
 def readings(job: Job) -> Iterator[Measure]:
-    """What one reading of the paper makes of utility, centroids and clusters."""
+    """Yields what one reading of the paper makes of utility, centroids and clusters."""
     assert isinstance(job.details, Reading)
     setup, found = setup_of(job), fitted(job)
     raw = _sampled(job, found.explainer, setup, verified=False)
@@ -106,7 +106,7 @@ def sources(job: Job) -> Iterator[Measure]:
 
 
 def _refit(z: Floats, cluster: Ints, rng: np.random.Generator) -> Floats:
-    """As many draws of each cluster's Gaussian as it has codes, in their places."""
+    """Returns as many draws of each cluster's Gaussian as it has codes, in their places."""
     found = np.empty_like(z)
     for k in np.unique(cluster):
         own = z[cluster == k]
@@ -166,7 +166,7 @@ def _gap(job: Job, setup: Setup, sample: _Sample, name: str) -> Iterator[Measure
 
 
 def _costs(fit: Fit) -> Iterator[Measure]:
-    """What the fit took; the report is part of a fit, and is also counted apart."""
+    """Yields what the fit took; the report is part of a fit, and is also counted apart."""
     report = fit.explainer.report_
     yield Measure("fit_seconds", fit.seconds, 1)
     yield Measure("fit_processor_seconds", fit.processor, 1)
@@ -230,22 +230,12 @@ def _utility(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
 
 
 def _agreement(setup: Setup, sample: _Sample) -> Iterator[Measure]:
-    """Whether M agrees with samples, and has the same probabilities for them as for real rows."""
-    predictions = setup.classifier.query(sample.cells)
-    found = paper_metrics.agreement(sample.codes, predictions.codes)
+    """Yields how often M gives samples the labels they were drawn for."""
+    found = paper_metrics.agreement(sample.codes, setup.classifier.predict(sample.cells))
     labels = [str(label) for label in setup.classifier.labels]
     yield Measure("agreement", found.overall, len(sample.codes))
     for code, share in found.by_label.items():
         yield Measure("agreement", share, int((sample.codes == code).sum()), labels[code])
-    real, drawn = setup.classifier.query(setup.train).probability, predictions.probability
-    if drawn is None or real is None:
-        return
-    distance = paper_metrics.ks(drawn[:, setup.target], real[:, setup.target])
-    yield Measure("ks", distance, len(sample.codes))
-    for code in np.unique(sample.codes).tolist():
-        own = sample.codes == code
-        distance = paper_metrics.ks(drawn[own, code], real[setup.codes == code, code])
-        yield Measure("ks", distance, int(own.sum()), labels[code])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -264,7 +254,7 @@ def _centroids(found: Fit, setup: Setup) -> Iterator[Measure]:
 
 
 def _usage(explainer: Explainer, setup: Setup) -> dict[str, float]:
-    """How clusters are used, the label on which they are used worst.
+    """Returns how clusters are used on the label on which they are used worst.
 
     `least_used`: the rows of the least used cluster over an even share, a row in the cluster of
     largest q(c|x,y). `least_used_soft`: the same by the sum of q(c|x,y). `entropy`: of q(c|x,y),
@@ -294,7 +284,7 @@ def _usage(explainer: Explainer, setup: Setup) -> dict[str, float]:
 
 
 def _prototypes(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
-    """How plausible the target's prototypes are, and how different compared with k-means centroids.
+    """Yields how plausible the target's prototypes are, and how different beside k-means centroids.
 
     Paths of the paper's recipe lead to every centroid, valid or not, so all of them count there.
     """

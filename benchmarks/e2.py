@@ -9,7 +9,7 @@ process it is run. Only counterfactuals that are ok count, but for validity.
 |---|---|
 | `validity`, `valid_counterfactuals` | share of instances with a valid one, of valid rows |
 | `distance`, `changed` | proximity; features changed |
-| `lof`, `lof_median`, `isolation`, `knn_distance` | plausibility, among rows of the target |
+| `lof`, `lof_median` | plausibility, among rows of the target |
 | `lof_all` | LOF among all training rows, whatever their label, as RobustX measures it |
 | `copies` | share of counterfactuals that are training rows |
 | `diversity`, `n_counterfactuals` | distance between an instance's counterfactuals; their number |
@@ -68,7 +68,7 @@ def measure(job: Job) -> Iterator[Measure]:
 
 
 def sweep(job: Job) -> Iterator[Measure]:
-    """What the number of clusters does to First, Middle and Last: the same figures."""
+    """Yields the figures of First, Middle and Last for one number of clusters."""
     for m in _ours(job, _details(job), GROUPS[:1]):
         yield replace(m, label=str(job.protocol.n_prototypes))
 
@@ -131,7 +131,7 @@ def _explained(
 
 
 def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
-    """The picks of one counterfactual per instance against NNCE, on the same instances."""
+    """Yields the picks of one counterfactual per instance against NNCE, on the same instances."""
     if not len(setup.target_rows):
         return
     nnce = metrics.kneighbors(setup.wide, setup.instances, setup.target_rows)[0][:, 0]
@@ -172,7 +172,7 @@ class _Count:
 
 
 def _counted(model: Any) -> tuple[Any, _Count]:
-    """The same pipeline, counting the rows it is queried about."""
+    """Returns the same pipeline, counting the rows it is queried about."""
     count = _Count()
     return Pipeline([("count", FunctionTransformer(count)), *model.steps]), count
 
@@ -211,7 +211,7 @@ class _Moved:
 
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """What all counterfactuals of one pair and seed are measured with."""
+    """Measures the counterfactuals of one pair and seed, whatever their method."""
 
     job: Job
     details: Comparison
@@ -224,7 +224,7 @@ class _Judge:
         return retrained_models(self.job.pair, self.job.seed, rows, details.n_models, details.share)
 
     def perturbed(self, count: int) -> _Moved:
-        """The first instances perturbed, the same way for every method."""
+        """Returns the first instances perturbed, the same way for every method."""
         setup = self.setup
         rng = np.random.default_rng([PERTURBATION_SEED, self.job.seed])
         # All are perturbed, so that a method with fewer instances gets the same ones.
@@ -238,7 +238,7 @@ class _Judge:
         return _Moved(setup.wide.frame(cells), flipped)
 
     def quality(self, method: str, found: Counterfactuals) -> Iterator[Measure]:
-        """Everything but how counterfactuals change with instances."""
+        """Yields everything but how counterfactuals change with instances."""
         instances, ok = len(found.instances), found.where(found.ok)
         valid = metrics.validity(found, np.arange(instances))
         yield Measure("validity", valid.instances, instances, method=method)
@@ -260,17 +260,13 @@ class _Judge:
         yield Measure.of("lof", lof, method=method)
         yield Measure("lof_median", metrics.median(lof), len(ok), method=method)
         yield Measure.of("lof_all", self.setup.plausibility_of_all.lof(ok.cells), method=method)
-        odd = paper_metrics.isolation(usual.schema, usual.rows, ok.cells)
-        yield Measure.of("isolation", odd, method=method)
-        near, _ = metrics.kneighbors(usual.schema, ok.cells, usual.rows, 5)
-        yield Measure.of("knn_distance", near.mean(axis=1), method=method)
         away, _ = metrics.kneighbors(ok.schema, ok.cells, self.setup.train)
         yield Measure.of("copies", away[:, :1] == 0, method=method)
 
     def stability(
         self, method: str, before: Counterfactuals, after: Counterfactuals, moved: _Moved
     ) -> Iterator[Measure]:
-        """How counterfactuals change with instances, and which instances are left out."""
+        """Yields how counterfactuals change with instances, and which instances are left out."""
         rounds, count = moved.flipped.shape
         first = _some(before, 0, count)
         later = [_some(after, r * count, (r + 1) * count) for r in range(rounds)]

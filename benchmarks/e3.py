@@ -136,7 +136,7 @@ def narrowed(text: str, setup: Setup, details: Actionability) -> str:
 
 
 def infeasible(setup: Setup, texts: Texts, instance: Floats) -> bool:
-    """Whether provably no row satisfies an instance's constraints."""
+    """Returns whether provably no row satisfies an instance's constraints."""
     try:
         return bool(System.of(texts, setup.wide).contradiction(instance))
     except InputError:  # they contradict each other, whatever the instance

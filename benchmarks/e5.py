@@ -106,7 +106,7 @@ def jobs(seeds: Sequence[int]) -> list[Job]:
 
 @dataclass(frozen=True)
 class Run:
-    """What all fits share."""
+    """The digits, the network and the settings that all fits share."""
 
     digits: Digits
     model: Network
@@ -255,7 +255,7 @@ def _reconstructions(run: Run, explainer: Explainer) -> Iterator[Measure]:
 
 
 def _time(run: Run, explainer: Explainer) -> Iterator[Measure]:
-    """What one digit and target takes, with nothing else running."""
+    """Yields the time of one digit and target, with nothing else running."""
     test = run.digits.test[:100]
     explainer.explain(test[:5], target=7)  # loads what is loaded once
     start = time.perf_counter()
@@ -265,7 +265,7 @@ def _time(run: Run, explainer: Explainer) -> Iterator[Measure]:
 
 
 def _paths(run: Run, job: Job, explainer: Explainer, instances: Any) -> Iterator[Measure]:
-    """From test digits to every other digit."""
+    """Yields the figures of paths from test digits to every other digit."""
     rng = np.random.default_rng(job.seed)
     order = rng.permutation(len(instances) * run.settings.n_prototypes)
     share = -(-run.settings.near // len(explainer.classes_))
@@ -314,7 +314,7 @@ def _sums(found: Explanation) -> Counter[Any]:
 
 
 def _no_dash(run: Run, explainer: Explainer) -> Iterator[Measure]:
-    """Paths to sevens under the constraint: points the network calls a seven have no dash."""
+    """Yields whether points that the network calls a seven have no dash, on paths so constrained."""
     fives = np.flatnonzero(run.model.predict(run.digits.test) == 5)[: run.settings.fives]
     instances = run.digits.test[fives]
     for mode in ("free", "exact", "latent"):

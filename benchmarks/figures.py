@@ -100,13 +100,13 @@ class Figures:
     """All figures of a tidy table.
 
     Examples:
-        >>> line = {"pair": "wine-RF", "recipe": "default", "metric": "ks", "label": ""}
+        >>> line = {"pair": "wine-RF", "recipe": "default", "metric": "lof", "label": ""}
         >>> table = pd.DataFrame([{**line, "mean": v, "count": 100} for v in (0.1, 0.3)])
         >>> figures = Figures(table)
-        >>> figures.get("wine-RF", "default", "ks").mean
+        >>> figures.get("wine-RF", "default", "lof").mean
         0.2
-        >>> "KS {ks}".format_map(figures.line("wine-RF", "default"))
-        'KS 0.20'
+        >>> "LOF {lof}".format_map(figures.line("wine-RF", "default"))
+        'LOF 0.20'
     """
 
     def __init__(self, table: pd.DataFrame) -> None:

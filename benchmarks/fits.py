@@ -92,12 +92,12 @@ class Setup:
 
     @cached_property
     def plausibility(self) -> metrics.Plausibility:
-        """How plausible rows are among the training rows the classifier gives the target."""
+        """The plausibility of rows among the training rows the classifier gives the target."""
         return metrics.Plausibility(self.schema, self.target_rows)
 
     @cached_property
     def plausibility_of_all(self) -> metrics.Plausibility:
-        """The same among all training rows, whatever their label."""
+        """The plausibility of rows among all training rows, whatever their label."""
         return metrics.Plausibility(self.schema, self.train)
 
 
@@ -188,7 +188,7 @@ class Fit(NamedTuple):
 
 
 def recipe_of(job: Job) -> tuple[Recipe, int | None]:
-    """How to train, and the number of latent dimensions (None for the rule)."""
+    """Returns the recipe, and the number of latent dimensions (None for the rule)."""
     paper = job.pair.paper
     if job.recipe == "default" or paper is None:
         return DEFAULT, None
@@ -283,7 +283,7 @@ def _fitted(job: Job) -> Fit:
 
 @dataclass
 class Cost:
-    """What a block of code cost.
+    """The cost of a block of code.
 
     With one thread processor time is what the clock shows on an idle machine, and the same on a
     busy one, so methods are compared by it.
@@ -303,7 +303,7 @@ class Cost:
     n_queries: float = 0
 
     def measures(self, instances: int, method: str) -> Iterator[Measure]:
-        """The same per 100 instances."""
+        """Yields the cost per 100 instances."""
         each = 100 / instances
         yield Measure("seconds", self.processor * each, instances, method=method)
         yield Measure("wall_seconds", self.wall * each, instances, method=method)

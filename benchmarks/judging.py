@@ -217,12 +217,12 @@ class Evidence:
 
     @cached_property
     def mixed(self) -> list[str]:
-        """Those with categories."""
+        """The pairs with categories."""
         return [name for name in self.pairs if self.plan[name].data in MIXED]
 
     @cached_property
     def continuous(self) -> list[str]:
-        """Those without."""
+        """The pairs without categories."""
         return [name for name in self.pairs if name not in self.mixed]
 
     def get(self, method: str, metric: str, pair: str, recipe: str = "baselines") -> float:

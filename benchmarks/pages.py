@@ -40,12 +40,6 @@ def _by_label(figures: Figures, pair: Pair, recipe: str) -> str:
     return " / ".join(f"{figure:.3}" for figure in found)
 
 
-def _ks(figures: Figures, pair: Pair, recipe: str) -> str:
-    labels = figures.labels(pair.name, recipe, "ks")
-    largest = max((figures.get(pair.name, recipe, "ks", label=k).mean for k in labels), default=0)
-    return f"{figures.get(pair.name, recipe, 'ks'):.3} / {largest:.3f}"
-
-
 def _reported(_: Figures, pair: Pair, __: str) -> str:
     known = pair.reported
     return f"{known.accuracy:.1f}, {known.real:.1f}, {known.gap:.2f}" if known else NONE
@@ -78,7 +72,6 @@ UTILITY: Mapping[str, Column] = {
     "paper's split: real, gap": "{real_split:.1p}, {gap_split:±p}",
     "agreement": "{agreement:±.3}",
     "by label": _by_label,
-    "KS": _ks,
     "paper: M, real, gap": _reported,
 }
 CENTROIDS: Mapping[str, Column] = {
@@ -121,9 +114,7 @@ ABOUT_UTILITY = (
     "A forest trained on real and one on synthetic rows, both tested on held-out rows labelled by "
     "the classifier. *Raw*: synthetic rows carry the label they were drawn for, as in the paper; "
     "*verified*: rows the classifier labels otherwise are redrawn. *Paper's split*: the test rows "
-    "are a fifth of those the classifier was trained on, rather than rows it never saw. *KS*: "
-    "distance between the classifier's probabilities on sampled and on real rows, over all rows / "
-    "the largest of one label."
+    "are a fifth of those the classifier was trained on, rather than rows it never saw."
 )
 ABOUT_CENTROIDS = (
     "*Least used*: rows of the smallest cluster over an even share, by arg-max of q(c|x,y); "

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import ks_2samp
-from sklearn.ensemble import IsolationForest, RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier
 
 from lapace.arrays import Floats, Ints, matches
 from lapace.metrics import mean
@@ -31,15 +30,6 @@ def tree_columns(schema: Schema, cells: Floats) -> Floats:
         else:
             blocks.append((column[:, None] == np.arange(len(feature.categories))).astype(float))
     return np.concatenate(blocks, axis=1)  # (n, width)
-
-
-def isolation(schema: Schema, rows: Floats, cells: Floats) -> Floats:
-    """Returns isolation-forest scores among rows: about 0.4 where usual, towards 1 where odd."""
-    if len(rows) < 2 or not len(cells):
-        return np.full(len(cells), np.nan)
-    forest = IsolationForest(random_state=0).fit(tree_columns(schema, rows))
-    scores: Floats = -forest.score_samples(tree_columns(schema, cells))
-    return scores
 
 
 @dataclass(frozen=True)
@@ -65,7 +55,7 @@ class Utility:
 
     @property
     def balanced_gap(self) -> float:
-        """The same in balanced accuracy."""
+        """Balanced accuracy lost by training on synthetic rows."""
         return self.balanced_real - self.balanced_synthetic
 
 
@@ -128,24 +118,6 @@ def agreement(expected: ArrayLike, predicted: ArrayLike) -> Agreement:
     labels, codes = np.unique(expected, return_inverse=True)
     by_label = {label: mean(same[codes == k]) for k, label in enumerate(labels.tolist())}
     return Agreement(mean(same), by_label)
-
-
-def ks(a: ArrayLike, b: ArrayLike, alternative: str = "two-sided") -> float:
-    """Kolmogorov-Smirnov distance sup_t |F_a(t) - F_b(t)|, as of probabilities on two samples.
-
-    Args:
-        a: One sample.
-        b: The other.
-        alternative: As in `scipy.stats.ks_2samp`; "greater" gives sup_t F_a(t) - F_b(t).
-
-    Examples:
-        >>> ks([0.1, 0.2, 0.8, 0.8], [0.1, 0.2, 0.8, 0.9])
-        0.25
-    """
-    if not len(np.atleast_1d(a)) or not len(np.atleast_1d(b)):
-        return math.nan
-    with np.errstate(all="ignore"):  # tiny samples, whose p-value is not used, divide by zero
-        return float(ks_2samp(a, b, alternative, method="asymp").statistic)
 
 
 def spread(schema: Schema, cells: Floats) -> float:

@@ -196,7 +196,7 @@ def constraints(_: argparse.Namespace) -> Iterator[Line]:
 
 
 def growth(chosen: argparse.Namespace) -> Iterator[Line]:
-    """How time grows with instances, columns, clusters and steps."""
+    """Measures how time grows with instances, columns, clusters and steps."""
 
     def seconds(rows: Any, explainer: Explainer, search: Search = PATHS) -> float:
         return seconds_of(lambda: explainer.explain(rows, search=search), 3)

@@ -230,7 +230,7 @@ def _logit(rows: Rows) -> Floats:
 def scores(
     estimate: Floats, low: Floats, high: Floats, observed: Floats, plain: Floats
 ) -> dict[str, float]:
-    """Figures of one pair.
+    """Returns the figures of one pair.
 
     Args:
         estimate: Of each row's survival.
@@ -258,7 +258,7 @@ def scores(
 
 
 def retrained_votes(rows: Rows) -> dict[str, float]:
-    """The same figures for `fit(retrain=...)`: half of the classifiers against the other half."""
+    """Returns the figures of `fit(retrain=...)`: half of the classifiers against the other half."""
     half, other = np.split(rows.votes, 2)
     estimate = share_kept(half.sum(axis=0), len(half))
     return scores(*estimate, other.mean(axis=0), np.full(rows.votes.shape[1], np.nan))

@@ -39,7 +39,7 @@ Labels: TypeAlias = NDArray[Any]
 
 
 def load(pair: Pair, seed: int, rows: int | None = None) -> Dataset:
-    """A pair's data set, split by the seed.
+    """Returns a pair's data set, split by the seed.
 
     Args:
         pair: Which.
@@ -62,7 +62,7 @@ def load(pair: Pair, seed: int, rows: int | None = None) -> Dataset:
 
 
 def _imputed(data: Dataset) -> Dataset:
-    """The same with missing numbers filled: the median of the training rows, one that occurs."""
+    """Returns the data set with missing numbers filled by a median of the training rows."""
     median = data.train.quantile(0.5, interpolation="lower")
     train, test = (part.fillna(median) for part in (data.train, data.test))
     whole = [n for n in train if all((part[n] % 1 == 0).all() for part in (train, test))]
@@ -71,7 +71,7 @@ def _imputed(data: Dataset) -> Dataset:
 
 
 def _head(data: Dataset, rows: int) -> Dataset:
-    """The same with fewer rows: so many for training at most, and half as many for testing."""
+    """Returns the data set with fewer rows: so many for training, half as many for testing."""
     train, test = data.train.head(rows), data.test.head(rows // 2)  # split at random already
     kinds: dict[str, str | Feature] = {}
     for f in data.schema.features:
@@ -90,7 +90,7 @@ def _head(data: Dataset, rows: int) -> Dataset:
 
 
 def _split(name: str, own: OwnTable, seed: int) -> Dataset:
-    """A table that needs no download, four fifths of it for training."""
+    """Returns a table of our own, four fifths of it for training."""
     table, labels = own.build()
     train, test, train_labels, test_labels = train_test_split(
         table, labels, test_size=0.2, stratify=labels, random_state=seed
@@ -112,7 +112,7 @@ def _split(name: str, own: OwnTable, seed: int) -> Dataset:
 
 
 def retrained(data: Dataset, kind: TrainedKind, *, seed: int, share: float = 0.8) -> Any:
-    """A classifier of the same kind, trained on another selection of the whole data set.
+    """Trains a classifier of the same kind on another selection of the whole data set.
 
     Rows are drawn from training and test rows together, so that a selection differs from the
     training rows as one split differs from another.
@@ -145,7 +145,7 @@ def retrained(data: Dataset, kind: TrainedKind, *, seed: int, share: float = 0.8
 
 @dataclass(frozen=True)
 class OwnTable:
-    """A table that needs no download."""
+    """A table that `lapace.datasets` does not have."""
 
     description: str
     build: Callable[[], tuple[pd.DataFrame, Labels]]

@@ -238,7 +238,7 @@ class _DiceModel:
         return np.where(same | ~schema.changed(self.original, snapped), self.original, snapped)
 
     def predict_proba(self, frame: Any) -> Floats:
-        """Of anything else, and of a counterfactual of this instance."""
+        """Returns the probability of anything else, and of a counterfactual of this instance."""
         if perf_counter() > self.deadline:
             raise _TimeUpError
         cells = self.cells(frame)
@@ -250,5 +250,5 @@ class _DiceModel:
         return np.stack([1.0 - score, score], axis=1)
 
     def predict(self, frame: Any) -> Any:
-        """Whether each row is a counterfactual of this instance, as 0 and 1."""
+        """Returns whether each row is a counterfactual of this instance, as 0 and 1."""
         return (self.predict_proba(frame)[:, 1] > 0.5).astype(np.int64)

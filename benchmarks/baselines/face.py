@@ -230,7 +230,7 @@ class FACE:
         return CheapestPaths(found, graph.rows[endpoints], nodes, np.array(cost))
 
     def _may_end(self, problem: BaselineProblem, instance: int, candidate: Bools) -> Bools:
-        """Whether a path of this instance, or of its group, may end in each of the graph's rows."""
+        """Returns in which rows of the graph a path of this instance, or of its group, may end."""
         graph, probability = self.graph_, problem.training.probability
         may = candidate[graph.kept]
         if probability is not None:

@@ -151,7 +151,7 @@ class BaselineProblem:
             yield group, rows, *kneighbors(self.schema, self.cells[group], rows, count)
 
     def evaluate(self, cells: Floats, instance: Ints, **known: Any) -> Counterfactuals:
-        """Rows as `Counterfactuals`: queried exactly as they are, constraints checked.
+        """Returns rows as `Counterfactuals`: queried exactly as they are, constraints checked.
 
         A row that is the instance itself, or that the classifier raises on, is not valid.
 
@@ -188,7 +188,7 @@ class BaselineProblem:
         reason: str = "No valid and feasible row was found.",
         reasons: Mapping[int, str] | None = None,
     ) -> Counterfactuals:
-        """Of the rows proposed those that are ok, by instance, and reasons for the others.
+        """Returns the proposed rows that are ok, by instance, with reasons for instances without.
 
         Args:
             proposed: Rows on the schema's lattice, and the positions of the instances they are for.

@@ -241,7 +241,7 @@ def test_a_job_finds_every_figure_the_page_needs(world, recipe):
     _, found = world.measured("e1", recipe)
     measures = {(metric, label): m for (_, metric, label), m in found.items()}
     shares = [
-        "accuracy", "tstr_real", "tstr_raw", "tstr_raw_balanced", "agreement", "ks",
+        "accuracy", "tstr_real", "tstr_raw", "tstr_raw_balanced", "agreement",
         "centroids_before", "centroids_after", "first_valid", "middle_valid", "last_valid",
         "recrossing_before", "recrossing_after", "nearest_no_farther",
     ]  # fmt: skip

@@ -183,15 +183,6 @@ def test_utility() -> None:
     assert paper_metrics.utility(WIDE, real, real, test, trees=5).gap == 0.0
 
 
-@cases(*[st.lists(st.integers(0, 8).map(lambda v: v / 8), max_size=12)] * 2)
-def test_ks(a: list[float], b: list[float]) -> None:
-    if not a or not b:
-        assert math.isnan(paper_metrics.ks(a, b))
-        return
-    gaps = [abs(average([v <= t for v in a]) - average([v <= t for v in b])) for t in a + b]
-    assert paper_metrics.ks(a, b) == pytest.approx(max(gaps))
-
-
 def test_trees_see_missing_and_new_levels_apart() -> None:
     rows = np.repeat(cells_of(0, 1), 4, axis=0)
     rows[:, 1], rows[:, 4] = [np.nan, 0.0, 0.0, 0.0], [0.0, 1.0, np.nan, 5.0]

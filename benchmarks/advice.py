@@ -300,7 +300,7 @@ def measure(job: Job) -> Iterator[Measure]:
 
 
 def _minimal(case: Case) -> Iterator[Measure]:
-    """Yields the minimality of `nearest` under the table's rules; also of instances explained alone."""
+    """Yields the minimality of `nearest` under the rules; also of instances explained alone."""
     rules = tuple(case.data.rules)
     found = case.explain(case.frame, rules).nearest()
     ok = found.where(found.ok)

@@ -314,7 +314,7 @@ def _sums(found: Explanation) -> Counter[Any]:
 
 
 def _no_dash(run: Run, explainer: Explainer) -> Iterator[Measure]:
-    """Yields whether points that the network calls a seven have no dash, on paths so constrained."""
+    """Yields whether points that the network calls a seven have no dash, under the constraint."""
     fives = np.flatnonzero(run.model.predict(run.digits.test) == 5)[: run.settings.fives]
     instances = run.digits.test[fives]
     for mode in ("free", "exact", "latent"):

@@ -21,7 +21,6 @@ from sklearn.preprocessing import FunctionTransformer
 
 from lapace import Explainer
 from lapace.apps.loaders import (
-    load_bytes,
     load_classifier,
     open_referred,
     refer_to,
@@ -171,8 +170,6 @@ def test_a_file_of_another_kind(tmp_path):
         load_classifier(path)
     with pytest.raises(InputError, match="There is no file"):
         load_classifier(tmp_path)
-    with pytest.raises(InputError, match=r"ends in \.skops or \.onnx"):
-        load_bytes(b"", "model.txt")
 
 
 # ------------------------------------------------------------------------------------------------

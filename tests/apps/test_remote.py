@@ -177,9 +177,6 @@ def test_large_tables_are_sent_in_parts(server, monkeypatch):
     model = load_classifier(server.url)
     assert model.predict(TABLE) == EXPECTED
     assert [len(body["rows"]) for body in server.requests] == [64, 64, 64, 8]
-    monkeypatch.setattr(remote, "CELLS", 20)
-    model.predict(TABLE)
-    assert max(len(body["rows"]) for body in server.requests[4:]) == 10
     assert model.predict(TABLE.head(0)) == []
 
 

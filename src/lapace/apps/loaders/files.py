@@ -68,12 +68,12 @@ def load_classifier(
     kinds = get_args(TrainedKind)
     raise InputError(
         f"'{shown(text)}' names no classifier.{did_you_mean(text, kinds)} Write {POSSIBLE}. From a "
-        f"table and its labels `lapace fit` and lapace.datasets.train also train one: "
+        "table and its labels `lapace fit` and lapace.datasets.train also train one: "
         f"{', '.join(kinds)}."
     )
 
 
-def load_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:
+def read_model(data: bytes, file: str, trust: Sequence[str] = ()) -> Any:
     """Returns the model in the content of a `.skops` or `.onnx` file.
 
     Args:
@@ -81,11 +81,8 @@ def load_bytes(data: bytes, file: str, *, trust: Sequence[str] = ()) -> Any:
         file: Its name, whose suffix says which it is.
         trust: As in `load_classifier`.
     """
-    suffix = Path(file).suffix.lower()
-    if suffix == ".onnx":
+    if file.lower().endswith(".onnx"):
         return ExternalModel(OnnxModel(data, file))
-    if suffix != ".skops":
-        raise InputError(f"'{file}' is not loaded: a classifier's file ends in .skops or .onnx.")
     return _checked(read_skops(data, file, (trust,) if isinstance(trust, str) else trust), file)
 
 
@@ -127,7 +124,7 @@ def _load_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
         return _checked(_unpickled(data, path.name), path.name)
     if path.suffix.lower() not in FOLLOWED:
         raise InputError(f"'{path.name}' is no classifier's file. Write {POSSIBLE}.")
-    return load_bytes(data, path.name, trust=trust)
+    return read_model(data, path.name, trust)
 
 
 def _is_pickle(data: bytes) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lapace.apps.loaders.addresses import without_secrets
-from lapace.apps.loaders.files import PICKLES, exists, load_bytes, shown
+from lapace.apps.loaders.files import PICKLES, exists, read_model, shown
 from lapace.classifier import Reference, threshold
 from lapace.classifier.decisions import ThresholdClassifier
 from lapace.classifier.references import FOLLOWED
@@ -87,7 +87,7 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
             f"The classifier '{name}' has changed since '{path.name}' was saved, and is not "
             f"opened. Fit again with it. Or, if it is the right one: {pass_it}"
         )
-    model = load_bytes(data, file.name, trust=trust)
+    model = read_model(data, file.name, trust)
     return model if reference.threshold is None else threshold(model, *reference.threshold)
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import httpx
 
 ROWS = 1000  # in one request
-CELLS = 200_000  # and cells, for tables as wide as images
 LARGEST = 2**25  # bytes of one response
 ATTEMPTS = 5  # of one request, all within its deadline
 CONNECT = 5.0  # seconds to connect in, per attempt
@@ -95,7 +94,7 @@ class HttpModel:
         rows = Template("records", table.names, kinds).build(values)
         # In a thread with an event loop of its own: a notebook's thread runs one already.
         with start_blocking_portal() as portal:
-            outputs: list[ModelOutput] = portal.call(self._query, rows, len(kinds))
+            outputs: list[ModelOutput] = portal.call(self._query, rows)
         labels = [label for output in outputs for label in output.labels]
         probabilities = [o.probability for o in outputs if o.probability is not None]
         if not outputs or len(probabilities) < len(outputs):
@@ -104,7 +103,7 @@ class HttpModel:
             raise self._error("changes its classes between responses.")
         return ModelOutput(labels, np.concatenate(probabilities), outputs[0].classes)
 
-    async def _query(self, rows: list[dict[str, Any]], width: int) -> list[ModelOutput]:
+    async def _query(self, rows: list[dict[str, Any]]) -> list[ModelOutput]:
         client = self._httpx.AsyncClient(
             verify=self._verify,
             trust_env=False,
@@ -118,8 +117,7 @@ class HttpModel:
         first = 0
         async with client:
             while first < len(rows):
-                most = max(1, min(ROWS, self._most, CELLS // max(1, width)))
-                some = rows[first : first + most]
+                some = rows[first : first + min(ROWS, self._most)]
                 try:
                     returned = await self._request(client, _body(some))
                 except TooLargeError:

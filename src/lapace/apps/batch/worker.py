@@ -129,10 +129,14 @@ class PartWorker:
 
     def _loaded(self) -> Explainer:
         if self._explainer is None:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder, "explainer.lapace")
-                path.write_bytes(self.content)
-                self._explainer = Explainer.load(path, self.classifier, device=self.device)
+            try:
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder, "explainer.lapace")
+                    path.write_bytes(self.content)
+                    self._explainer = Explainer.load(path, self.classifier, device=self.device)
+            except OSError as error:
+                where = tempfile.gettempdir()
+                raise LapaceError(f"'{where}' cannot be written to: {error.strerror}.") from None
         return self._explainer
 
 

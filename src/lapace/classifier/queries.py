@@ -128,9 +128,9 @@ class Classifier:
                 "there is no other label to cross to. Check the classifier, its threshold, and "
                 "that the rows look as it expects them."
             )
-        # A class the model knows and predicts for no training row may still occur along a path.
         self.labels = labels
-        self.labels = _sorted([*labels, *(self._classes() or ())])
+        if classes := self._classes():  # one predicted for no training row may occur along a path
+            self.labels = _sorted(classes)
         codes = self._codes(returned, position)
         if self.has_probability and self._classes() is None:
             self._check_column_order(cells[:1000], codes[:1000])

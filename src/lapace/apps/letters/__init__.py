@@ -172,7 +172,7 @@ def letter(
 def _ways(instance: InstanceExplanation, words: Words) -> tuple[Way, ...]:
     if instance.status != "answered":
         return ()
-    rows = instance.explanation[[instance.position]].best(WAYS)
+    rows = instance.best(WAYS)
     ways = []
     for row in np.flatnonzero(rows.ok).tolist():
         before, after = rows.instances[rows.instance[row]], rows.cells[row]

@@ -328,7 +328,7 @@ def test_labels_alternate():
 
 YES = ExplainedLabel("yes", 20, 18, 2.5, 0.41, 1.1, 1.0, 0.93)
 WHOLE = Report(
-    "default", 1000, 100, 12.34, {"labels": 1000, "repair": 2, "report": 604},
+    "default", 1000, 100, 12.34, {"fit": 1002, "report": 604},
     (PASSES, UNSURE, FAILS), (YES,), (Rule("age >= 18", 900, 900),), ("Label 'yes' is rare.",),
 )  # fmt: skip
 
@@ -338,7 +338,7 @@ def test_text_says_what_html_says():
     for words in (
         *(c.threshold.question for c in WHOLE.checks),
         *(c.threshold.limits for c in WHOLE.checks),
-        "1,606 rows: 1,000 for labels, 2 for repair, 604 for this report",
+        "1,606 rows: 1,002 for the fit, 604 for this report",
         "fitted in 12.3 s",
         "93.0%",
         "900 of 900 rows",

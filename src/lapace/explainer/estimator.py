@@ -240,7 +240,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             codes,
             parts,
             n_prototypes=n_prototypes,
-            n_queries={"fit": classifier.n_queries},
+            n_queries=classifier.n_queries,
             seconds=perf_counter() - start,
             accuracy=accuracy,
             random_state=random_state,

@@ -36,7 +36,7 @@ def make_report(
     split: Split,
     *,
     n_prototypes: int,
-    n_queries: dict[str, int],
+    n_queries: int,
     seconds: float,
     accuracy: float | None,
     random_state: int,
@@ -50,7 +50,7 @@ def make_report(
         codes: Their labels, as positions.
         split: The rows trained on, held out and explained.
         n_prototypes: Prototypes wanted per label.
-        n_queries: Rows queried so far, by purpose.
+        n_queries: Rows that fitting queried.
         seconds: Seconds that fitting took.
         accuracy: The classifier's accuracy, where the true labels are known.
         random_state: Seed of made-up rows and of samples.
@@ -102,7 +102,7 @@ def make_report(
         rows=len(codes),
         held_out=len(held_out),
         seconds=seconds,
-        n_queries={**n_queries, "report": classifier.n_queries},
+        n_queries={"fit": n_queries, "report": classifier.n_queries},
         checks=tuple(sorted(checks, key=lambda check: order.index(check.threshold.name))),
         explained=by_target,
         rules=rules,

@@ -80,7 +80,7 @@ class Report:
         rows: Rows of the table.
         held_out: Rows kept from training for this report.
         seconds: Seconds that fitting took, without the report.
-        n_queries: Rows the classifier was queried about, by purpose.
+        n_queries: Rows the classifier was queried about, for the fit and for the report.
         checks: Every check and its value.
         explained: Counterfactuals of held-out rows by target.
         rules: Every rule.

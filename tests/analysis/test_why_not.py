@@ -181,7 +181,7 @@ def test_a_second_contradiction_is_mentioned():
     assert why.moves == ()
     assert why.text == (
         "For this instance 'fixed b' and 'b >= 4' cannot hold together: no row is feasible. "
-        "Without any of them others still contradict each other."
+        "Whichever is left out, other constraints still contradict each other."
     )
 
 

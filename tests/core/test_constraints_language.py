@@ -206,7 +206,7 @@ MESSAGES = {
     "master -> bachelor'.",
     "not x: a -> {original}": "'original' has no place here.",
     "changes <= 2.5": "at character 12: expected a whole number of columns, found '2.5'.",
-    "changes >= 2": "expected '<=', found '>='. Only how many columns may change at most",
+    "changes >= 2": "expected '<=', found '>='. A limit on changes reads 'changes <= 3'.",
     "original <= 3": "which column's original value is meant? Name a column beside it.",
     "a + `b c` <= original": "which column's original value is meant? Name original(a) or "
     "original(`b c`).",

@@ -225,7 +225,7 @@ class _Parser:
             return language.Transition(feature, before, self.values())
         if self.is_next("changes") and self.following.kind == "relation":
             self.take()
-            self.expect("<=", " Only how many columns may change at most can be limited.")
+            self.expect("<=", " A limit on changes reads 'changes <= 3'.")
             if self.token.kind != "number" or not self.token.text.isdecimal():
                 self.wanted("a whole number of columns")
             return language.ChangeLimit(int(self.take()))

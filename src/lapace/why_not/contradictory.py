@@ -15,7 +15,7 @@ from lapace.constraints import Constraint, System
 from lapace.explainer.assemble import Contradictions
 from lapace.explainer.problem import Problem
 from lapace.result import Explanation, Move, WhyNot, record
-from lapace.why_not.relaxation import allowance, amount, joined, relaxed, slack, violations
+from lapace.why_not.relaxation import allowance, amount, joined, relaxed, slack
 
 __all__ = ["explain_contradictions"]
 
@@ -75,13 +75,13 @@ class _Contradiction(NamedTuple):
                 if ok[k]
             )
             if not moves:
-                why[i] = self.why(i, " Without any of them others still contradict each other.")
+                others = " Whichever is left out, other constraints still contradict each other."
+                why[i] = self.why(i, others)
                 continue
             lead = "If the others stay" if count > 1 else "For any row to satisfy it"
             text = f" {lead}, {joined([move.text for move in moves], 'or')}."
-            originals = np.repeat(problem.instances.cells[[i]], len(rows), axis=0)
-            far = violations(problem.system, np.array(rows), originals).sum(axis=1)
-            row = record(problem.schema, rows[int(far.argmin())])
+            distances = problem.distances(np.array(rows), np.full(len(rows), i))
+            row = record(problem.schema, rows[int(distances.argmin())])
             why[i] = replace(self.why(i, text), moves=moves, row=row)
         return why
 

@@ -26,7 +26,7 @@ from lapace.explainer.problem import Problem
 from lapace.explainer.search import SearchResult, search
 from lapace.paths import take_rows
 from lapace.result import Explanation, Move, WhyNot, record
-from lapace.why_not.relaxation import amount, joined, relaxed, violations
+from lapace.why_not.relaxation import amount, joined, relaxed
 
 __all__ = ["DropSearch"]
 
@@ -39,7 +39,7 @@ Set: TypeAlias = tuple[int, ...]  # constraints, by position, in order
 class _Drop(NamedTuple):
     """A set that can be dropped for an instance, and the row that `nearest` then returns."""
 
-    cost: tuple[float, float]  # how far the row violates the set, and its distance
+    distance: float  # of the row from the instance
     which: Set
     row: Floats
     exact: bool = False  # whether no smaller set can be dropped
@@ -142,17 +142,16 @@ class DropSearch:
         answered = rows.steps.ok & self.problem.system.feasible(cells, originals)
         if answered.any():
             self.answers.append(take_rows(rows, answered))
-        far = violations(self.problem.system, cells, originals)[:, list(which)].sum(axis=1)
         distance = self.problem.distances(cells, rows.instance)
         return {
-            int(rows.instance[k]): _Drop((far[k], distance[k]), which, cells[k])
+            int(rows.instance[k]): _Drop(distance[k], which, cells[k])
             for k in np.flatnonzero(rows.steps.ok)
         }
 
     # -- sets -------------------------------------------------------------------------------------
 
     def _small_sets(self, instance: Ints) -> dict[int, _Drop]:
-        """Finds the smallest sets of one or two, of equals the one whose row violates it least.
+        """Finds the smallest sets of one or two, of equals the one whose row is closest.
 
         Among sets of the same size those with fewer rules come first.
         """
@@ -171,7 +170,7 @@ class DropSearch:
             for which in equals:
                 for i, drop in self._search_without(which, lacking).items():
                     enough.setdefault(i, []).append(drop._replace(exact=exact))
-            drops |= {i: min(each, key=lambda drop: drop.cost) for i, each in enough.items()}
+            drops |= {i: min(each, key=lambda drop: drop.distance) for i, each in enough.items()}
         return drops
 
     def _large_sets(self, free: Mapping[int, _Drop]) -> dict[int, _Drop]:

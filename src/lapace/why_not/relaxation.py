@@ -25,7 +25,7 @@ from lapace.constraints.language import Side
 from lapace.schema import Feature, Schema
 from lapace.schema.features import on_lattice
 
-__all__ = ["allowance", "amount", "amount_text", "joined", "relaxed", "slack", "violations"]
+__all__ = ["allowance", "amount", "amount_text", "joined", "relaxed", "slack"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -68,21 +68,6 @@ def _leaf_slack(leaf: Leaf, rows: ComparedRows) -> Floats:
         case ChangeCount():
             distance = leaf.excess(rows).astype(np.float64)
     return np.where(leaf.truth(rows) < 0, distance, 0.0)
-
-
-def violations(system: System, cells: Floats, instances: Floats) -> Floats:
-    """Returns the slack of each constraint, (n, m), scaled so that slacks can be added up.
-
-    The scale is the widest range of the numbers a constraint names; for a limit on changes the
-    number of columns; for anything else 1.
-    """
-    features = system.schema.features
-    scales = []
-    for bound in system.bound:
-        spans = [features[c].span for c in bound.columns if features[c].numeric]
-        scales.append(float(len(features)) if bound.change_count else max(spans, default=1.0))
-    shares: Floats = slack(system, cells, instances) / np.array(scales)
-    return shares
 
 
 def amount(constraint: Constraint, schema: Schema, row: Floats, original: Floats) -> float | None:

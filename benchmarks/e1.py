@@ -14,7 +14,7 @@ of the paper's model comes from.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from lapace import Explainer, InputError, Search, metrics
 from lapace.arrays import Floats, Ints
 from lapace.classifier import Classifier
 from lapace.explainer.fit import range_coded
-from lapace.result import Counterfactuals, Explanation
+from lapace.result import Explanation
 from lapace.schema import Schema
 
 __all__ = ["measure", "readings", "sources"]
@@ -334,39 +334,20 @@ def _paths(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measure]:
     yield Measure("explain_seconds", cost.wall, count)
     yield Measure("explain_queries", explanation.n_queries, count)
     yield from _crossings(job, explanation)
-    picks = {name: getattr(explanation, name)() for name in names}
-    # Apart, since they query rows off the paths. The paper has neither; nearest is for comparison.
-    names = ("nearest", "best") if job.recipe == "default" else ("nearest",)
-    search = replace(search, picks=names, n_best=1)
-    explanation = explainer.explain(setup.frame, target=setup.data.target, search=search)
-    yield Measure("minimal_queries", explanation.n_queries, count)
-    picks |= {name: getattr(explanation, name)() for name in names}
-    for name, pick in picks.items():
+    for name in names:
+        pick = getattr(explanation, name)()
         ok = pick.where(pick.ok)
         yield Measure.of(f"{name}_valid", pick.ok)
         yield Measure.of(f"{name}_changed", ok.changed)
         yield from _lof(setup, name, ok.cells)
-    yield from _against_nnce(setup, picks)
+    away = setup.schema.metric.pairwise(setup.instances, setup.target_rows)  # (instances, rows)
+    yield from _lof(setup, "nnce", setup.target_rows[away.argmin(axis=1)])
 
 
 def _lof(setup: Setup, name: str, cells: Floats) -> Iterator[Measure]:
     lof = setup.plausibility.lof(cells)
     yield Measure.of(f"{name}_lof", lof)
     yield Measure(f"{name}_lof_median", metrics.median(lof), len(cells))
-
-
-def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterator[Measure]:
-    """NNCE, and the distance of the picks of one counterfactual each, on the same instances."""
-    away = setup.schema.metric.pairwise(setup.instances, setup.target_rows)  # (instances, rows)
-    nnce = away.min(axis=1)
-    yield from _lof(setup, "nnce", setup.target_rows[away.argmin(axis=1)])
-    answered = picks["nearest"].instance[picks["nearest"].ok]
-    yield Measure.of("nnce_distance", nnce[answered])
-    for name in ("nearest", "best"):
-        if name in picks:
-            ok = picks[name].where(picks[name].ok)
-            yield Measure.of(f"{name}_distance", ok.distance)
-            yield Measure.of(f"{name}_no_farther", ok.distance <= nnce[ok.instance] + 1e-9)
 
 
 def _crossings(job: Job, explanation: Explanation) -> Iterator[Measure]:

@@ -1,8 +1,8 @@
 """Judging figures: targets of our own, pair by pair, and claims of the paper.
 
 A `Target` says of one pair by which margin it is met; its verdict names the pairs that miss it. A
-claim is a function from all figures (`Evidence`) to a `Verdict`, marked by `claim`; its verdict is
-about the paper's model.
+claim is a function from all figures (`Evidence`) to a `Verdict`; `claim` puts it among `FINDINGS`.
+Its verdict is about the paper's model.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmarks.plan import Plan
 
 __all__ = [
     "BASELINES",
+    "FINDINGS",
     "LAPACE",
     "MODELS",
     "NO",
@@ -176,11 +177,14 @@ class Finding(NamedTuple):
     judge: Judge
 
 
-def claim(findings: list[Finding], where: str, text: str) -> Callable[[Judge], Judge]:
-    """Decorates the function that judges a claim: it is added to a list of findings."""
+FINDINGS: list[Finding] = []  # in the order of the claims
+
+
+def claim(where: str, text: str) -> Callable[[Judge], Judge]:
+    """Decorates the function that judges a claim of the paper."""
 
     def marked(judge: Judge) -> Judge:
-        findings.append(Finding(where, text, judge))
+        FINDINGS.append(Finding(where, text, judge))
         return judge
 
     return marked

@@ -89,12 +89,8 @@ CENTROIDS: Mapping[str, Column] = {
 PATHS: Mapping[str, Column] = {
     **{
         f"{name} LOF": f"{{{name.lower()}_lof}} ({{{name.lower()}_lof_median}})"
-        for name in (*PICKS, "NNCE")
+        for name in (*PICKS[:3], "NNCE")
     },
-    "nearest distance": "{nearest_distance:±}",
-    "best distance": "{best_distance:±}",
-    "NNCE distance": "{nnce_distance:±}",
-    "no farther: nearest, best": "{nearest_no_farther:.0p}, {best_no_farther:.0p} %",
     "First valid": "{first_valid:of}",
     "Middle valid": "{middle_valid:of}",
     "re-crossing before / after First": "{recrossing_before:.1p} / {recrossing_after:.1p} %",
@@ -108,7 +104,6 @@ COST: Mapping[str, Column] = {
     "of it the report": "{report_seconds:.1}",
     "queries: fit, report": "{fit_queries:.0}, {report_queries:.0}",
     "per 100 instances: queries, s": _per_100(("explain_queries", 0), ("explain_seconds", 2)),
-    "nearest, best: queries": _per_100(("minimal_queries", 0)),
 }
 ABOUT_UTILITY = (
     "A forest trained on real and one on synthetic rows, both tested on held-out rows labelled by "
@@ -125,8 +120,7 @@ ABOUT_CENTROIDS = (
 )
 ABOUT_PATHS = (
     "{instances} test rows with an unfavourable label, or all there are. *NNCE*: the nearest "
-    "training row the classifier gives the target. LOF is the mean, in brackets the median. *No "
-    "farther*: share of instances whose counterfactual is not farther than NNCE's."
+    "training row the classifier gives the target. LOF is the mean, in brackets the median."
 )
 ABOUT_COST = (
     "*Fit*: processor seconds of the fit that was kept, its report included; *of the paper's*: "
@@ -200,7 +194,6 @@ def e1_brief(plan: Plan, table: pd.DataFrame) -> str:
     ours: dict[str, str] = {
         "LOF of First (NNCE's)": "{first_lof} ({nnce_lof})",
         "of Last": "{last_lof}",
-        "distance: nearest (NNCE's)": "{nearest_distance} ({nnce_distance})",
     }
     lines = []
     for pair in plan.pairs:

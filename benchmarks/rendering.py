@@ -9,26 +9,23 @@ import pandas as pd
 
 from benchmarks import (
     advice,
-    claims_methods,
-    claims_model,
-    claims_paths,
     comparison,
     digits_page,
     drawing,
     pages,
     targets,
 )
+from benchmarks.claims import FINDINGS
 from benchmarks.e5 import figures_of, read_figures
 from benchmarks.figures import NONE, Figures, grid, insert, pairs_of, part
 from benchmarks.jobs import Store, keep, write
 from benchmarks.judging import NOT_RUN, Evidence
 from benchmarks.plan import Plan
 
-__all__ = ["FINDINGS", "blocks", "findings", "pages_of", "write_all"]
+__all__ = ["blocks", "findings", "pages_of", "write_all"]
 
 SHOWN = ("README.md", "docs/research/reproducing.md")  # pages that show results between markers
 GALLERY = Path("docs")
-FINDINGS = (*claims_model.CLAIMS, *claims_methods.CLAIMS, *claims_paths.CLAIMS)
 
 # ------------------------------------------------------------------------------------------------
 # The paper's findings

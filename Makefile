@@ -33,8 +33,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(INSTALL) --no-build-isolation -e '.[all,dice,dev,docs]'
 	@touch $@
 
-demo: $(STAMP) ## Train on made-up loans and explain one refusal, in about two minutes
-	$(BIN)/python examples/demo.py
+demo: $(STAMP) ## Explain one refusal of a made-up loan, in about a minute
+	$(BIN)/lapace demo
 
 lint: $(STAMP) ## Style, types, and who imports whom
 	$(BIN)/ruff check .

@@ -37,11 +37,6 @@ PROSE = re.compile(
     re.IGNORECASE,
 )
 
-# Where a refused word is the right one: (file, word), and why.
-EXEMPT = {
-    ("examples/demo.py", "people"): "what the demo prints is for laypeople",
-}
-
 
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
@@ -71,9 +66,8 @@ def class_names(code: str) -> list[str]:
 
 
 def shown(path: Path, found: Iterator[tuple[int, str]]) -> list[str]:
-    """What is refused in a file and not exempt, as an editor shows it."""
-    name = path.relative_to(ROOT).as_posix()
-    return [f"{name}:{line} {word}" for line, word in found if (name, word.lower()) not in EXEMPT]
+    """What is refused in a file, as an editor shows it."""
+    return [f"{path.relative_to(ROOT).as_posix()}:{line} {word}" for line, word in found]
 
 
 def test_the_scanner_finds_what_is_refused():
@@ -161,11 +155,3 @@ def test_apps_use_public_names_only():
         if name not in others
     ]
     assert not found, "\n".join(found)
-
-
-def test_every_exemption_is_needed():
-    found = set()
-    for path in (*SOURCES, *PAGES):
-        name, python = path.relative_to(ROOT).as_posix(), path.suffix == ".py"
-        found |= {(name, word.lower()) for _, word in refused_prose(read(path), python=python)}
-    assert set(EXEMPT) <= found

@@ -20,7 +20,16 @@ from typer import Option
 from lapace.apps.cli import inputs, rendering
 from lapace.apps.cli.app import command
 from lapace.apps.cli.options import CLASSIFIERS, MODEL, Loader, Training
-from lapace.apps.cli.outputs import Output, note, progress, quiet, show, writable_file, write
+from lapace.apps.cli.outputs import (
+    Output,
+    note,
+    printable,
+    progress,
+    quiet,
+    show,
+    writable_file,
+    write,
+)
 from lapace.errors import InputError
 from lapace.files import temporary_path
 
@@ -107,7 +116,7 @@ def fit(
         f"Wrote {written}. The whole report: lapace report {file}",
         f"Next: lapace explain {file} TABLE.csv --target LABEL{following} (LABEL: {known})",
     )
-    write("".join(f"{line}\n" for line in lines))
+    write("".join(f"{printable(line)}\n" for line in lines))
 
 
 def _train(

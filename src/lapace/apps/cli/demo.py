@@ -18,7 +18,7 @@ from lapace.errors import InputError
 
 __all__ = ["demo"]
 
-ASKED = "--target approved -c 'income >= original' -c 'changes <= 4'"
+ASKED = "--target approved -c 'income >= original' -c 'savings >= original'"
 KNOWN = "--rules loans.toml --schema columns.toml"
 COMMANDS = (
     f"data fetch loans --rows 1250 --part train {KNOWN} -o train.csv",
@@ -51,8 +51,8 @@ def demo(
     if not quiet.get():
         look = f"explain loans.lapace instances.csv --ids {number} {ASKED}"
         typed = "".join(f"  lapace {line}\n" for line in (*COMMANDS, look))
-        where = f", in '{output}' from the last on" if output else " (-o FOLDER keeps the files)"
-        write(f"\nThese commands did it; type them yourself{where}:\n{typed}")
+        kept = f"Their files are in '{output}'" if output else "-o FOLDER keeps their files"
+        write(f"\nThese commands did it. {kept}; try the last one there.\n{typed}")
 
 
 def _answer() -> tuple[str, str]:

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier
 
 from lapace import ClassifierError, Explainer, InputError, Schema
-from lapace.classifier import Classifier, binned, threshold
+from lapace.classifier import Classifier, binned, from_probability, threshold
 from lapace.classifier.decisions import decision_thresholds
 from lapace.survival import Survival
 from tests import worlds
@@ -157,6 +157,17 @@ def test_thresholds_that_are_refused():
     three = LogisticRegression().fit(X, np.arange(300) % 3)
     with pytest.raises(InputError, match="decides between two labels"):
         threshold(three, 0.5)
+
+
+def test_a_probability_makes_a_classifier():
+    model = from_probability(lambda rows: rows[:, 0] / 10, ["safe", "risky"])
+    rows = np.array([[2.0], [5.0], [7.0]])
+    assert model.predict(rows).tolist() == ["safe", "safe", "risky"]
+    assert threshold(model, 0.5).predict(rows).tolist() == ["safe", "risky", "risky"]
+    with pytest.raises(ClassifierError, match="not between 0 and 1"):
+        model.predict(np.array([[20.0]]))
+    with pytest.raises(InputError, match="two that differ"):
+        from_probability(lambda rows: rows, ["safe", "safe"])
 
 
 # --- other libraries -------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Classifiers made of a regressor (`binned`), or with another threshold than 0.5 (`threshold`)."""
+"""Classifiers made of other models.
+
+`binned` makes one of a regressor, `from_probability` one of a model that predicts the probability
+of one label, `threshold` one with another threshold than 0.5.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import numpy as np
 from lapace.classifier.outputs import Label, as_array, as_label, predict_method
 from lapace.errors import ClassifierError, InputError, check_number
 
-__all__ = ["ThresholdClassifier", "binned", "decision_thresholds", "threshold"]
+__all__ = ["ThresholdClassifier", "binned", "decision_thresholds", "from_probability", "threshold"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,53 @@ def binned(regressor: Any, edges: Sequence[float], labels: Sequence[str] = ()) -
     between = [f"> {low}, <= {high}" for low, high in pairwise(texts)]
     ranges = (f"<= {texts[0]}", *between, f"> {texts[-1]}")
     return BinnedRegressor(regressor, numbers, tuple(labels) or ranges)
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityModel:
+    """A model that predicts the probability of one of two labels, as a classifier.
+
+    Attributes:
+        model: An object with `predict`, or a callable.
+        classes_: Both labels; the second is the one whose probability is predicted.
+    """
+
+    model: Any
+    classes_: tuple[Label, ...]
+
+    def predict_proba(self, rows: Any) -> Any:
+        """Returns the probabilities of both labels, (n, 2)."""
+        returned = as_array(predict_method(self.model)(rows)).astype(np.float64)
+        second = returned.reshape(len(returned))
+        if not ((second >= -1e-6) & (second <= 1 + 1e-6)).all():
+            raise ClassifierError(
+                "The model returned numbers that are not between 0 and 1. It has to return the "
+                f"probability of {self.classes_[1]!r}, one per row."
+            )
+        return np.stack([1.0 - second, second], axis=1)
+
+    def predict(self, rows: Any) -> Any:
+        """Returns the second label where its probability is over a half, else the first."""
+        second = self.predict_proba(rows)[:, 1] > 0.5
+        return np.array(self.classes_, dtype=object)[second.astype(np.int64)]
+
+
+def from_probability(model: Any, labels: Sequence[Label]) -> ProbabilityModel:
+    """Returns a model of a probability (statsmodels' results, a sigmoid) as a classifier.
+
+    Args:
+        model: An object with `predict`, or a callable, that returns a number from 0 to 1 per row.
+        labels: Two labels; the number is the probability of the second.
+
+    Examples:
+        >>> risk = from_probability(lambda rows: rows[:, 0] / 10, ["safe", "risky"])
+        >>> risk.predict(np.array([[2.0], [7.0]])).tolist()
+        ['safe', 'risky']
+    """
+    predict_method(model, "The model is")
+    if len(labels) != 2 or labels[0] == labels[1]:
+        raise InputError(f"labels are {list(labels)}; there must be two that differ.")
+    return ProbabilityModel(model, tuple(labels))
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,7 +107,7 @@ def as_label(value: Any, model: str = "The classifier") -> Label:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    hint = " Wrap a model of probabilities or scores in a callable that returns labels."
+    hint = " Scores become labels by lapace.classifier.from_probability or .binned."
     raise ClassifierError(
         f"{model} returned {short(repr(value))} as a label; a label has to be text, a whole "
         f"number or a boolean.{hint if isinstance(value, float) and math.isfinite(value) else ''}"
@@ -141,7 +141,12 @@ def as_array(values: Any) -> NDArray[Any]:
     if hasattr(values, "detach"):  # a tensor that may be on a device or carry gradients
         values = values.detach().cpu()
     # Lists as objects: numpy would turn [1, "a"] into text.
-    return np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
+    try:
+        return np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
+    except (TypeError, ValueError) as error:
+        raise ClassifierError(
+            f"The classifier returned a {type(values).__name__} that is no array: {error}"
+        ) from None
 
 
 def short(text: str, most: int = 120) -> str:

@@ -346,7 +346,7 @@ def test_an_exception_of_the_model_is_quoted():
         (lambda n: "yes", r"returned an array of shape \(\) for 240 rows"),
         (lambda n: np.full((n, 2), 0.5), r"shape \(240, 2\) .*probabilities go through"),
         (lambda n: np.zeros((n, 2, 2)), r"shape \(240, 2, 2\)"),
-        (lambda n: np.linspace(0, 1, n), r"as a label.* from_probability or .binned"),
+        (lambda n: np.linspace(0, 1, n), r"as a label.*from_probability or \.binned"),
         (lambda n: [None] * n, "returned None as a label"),
         (lambda n: [np.nan] * n, "returned nan as a label"),
         (lambda n: pd.Series([1, None] * (n // 2), dtype="Int64"), "as a label; a label has to be"),

@@ -132,7 +132,7 @@ class Endpoints(NamedTuple):
     Attributes:
         prototype: The prototype's number; -1 for a sampled endpoint.
         z: Latent points.
-        cells: InstanceRows.
+        cells: Their rows.
         label: Labels, as positions.
         instance: The instance of each line, by position among those searched for, in order.
         endpoint: The endpoint of each line.

@@ -31,7 +31,7 @@ __all__ = ["Accept", "MinimalRows", "find_minimal", "minimise", "settle", "with_
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
 WIDER = 10  # times as many sampled rows are tried for `best` where none has a margin
 
-# InstanceRows, and which of the starting rows each comes from → whether each is acceptable.
+# Rows, and which of the starting rows each comes from → whether each is acceptable.
 Accept: TypeAlias = Callable[[Floats, Ints], Bools]
 
 

@@ -283,6 +283,22 @@ def test_a_schema_shows_how_the_table_was_read():
     ]
 
 
+def test_categories_that_differ_only_in_capitals_or_spaces_are_remarked_upon():
+    frame = pd.DataFrame(
+        {
+            "home": np.resize(["Yes", "yes", "YES ", "No"], ROWS),
+            "flag": np.resize(["y", "Y"], ROWS),
+            "plan": np.resize(["basic", "  ", "pro"], ROWS),
+        }
+    )
+    alike = "as different categories: if they mean the same, write them alike in the table"
+    assert remarks(Schema.infer(frame).features) == [
+        f"'home' has 'YES ', 'Yes', 'yes' {alike}",
+        f"'flag' has 'Y', 'y' {alike}",
+        "'plan' has blank texts as a category: empty their cells if they mean missing",
+    ]
+
+
 def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
     frame = mixed()
     schema = Schema.infer(frame)

@@ -168,5 +168,8 @@ class Check:
             return f"{about}not measured. {self.reason[:1].upper()}{self.reason[1:]}."
         measured = f"{about}{self.text}; needed {self.threshold.limits}."
         if self.verdict == "unsure":
-            return f"{measured} Too few rows were held out to tell: hand over more rows."
+            return (
+                f"{measured} Too few rows were measured to tell: fit with another random_state, "
+                "which measures others, or with more rows."
+            )
         return f"{measured} Try: {self.threshold.advice}"

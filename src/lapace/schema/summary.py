@@ -95,6 +95,18 @@ def remarks(features: Sequence[Feature]) -> list[str]:
 
 def _remarks(feature: Feature) -> Iterator[str]:
     drop, levels = f"--drop {shlex.quote(feature.name)}", feature.levels
+    alike: dict[str, list[str]] = {}
+    for level in levels:
+        if isinstance(level, str):
+            alike.setdefault(" ".join(level.casefold().split()), []).append(level)
+    for key, texts in alike.items():
+        if not key:
+            yield "has blank texts as a category: empty their cells if they mean missing"
+        elif len(texts) > 1:
+            yield (
+                f"has {', '.join(map(repr, texts))} as different categories: "
+                "if they mean the same, write them alike in the table"
+            )
     if _is_constant(feature):
         yield f"is the same in every row: {drop}"
     elif feature.kind == "categorical":

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import rmtree, which
 from tempfile import mkdtemp
 from typing import NoReturn
@@ -126,5 +127,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         needed = {name for mark in item.iter_markers("needs") for name in mark.args}
         fixtures = getattr(item, "fixturenames", ())
-        if needed & OUTSIDE or "missing" in fixtures or "benchmarks" in item.path.parts:
+        is_experiment = item.path.is_relative_to(Path(__file__).parent / "benchmarks")
+        if needed & OUTSIDE or "missing" in fixtures or is_experiment:
             item.add_marker(pytest.mark.full)

@@ -299,7 +299,7 @@ def test_wrong_input_of_fit(here, denied):
         "same": "one label only",
         "gaps": "rows have no label in column 'label'",
         "empty": "no rows",
-        "nothing": "could not be read as a table",
+        "nothing": "is empty",
         "nowhere": "There is no file 'nowhere.csv'",
         "numbered": "only numbers the rows. Drop it (--drop number), let it identify",
         "twice": "column 'age' is in the table twice",
@@ -330,6 +330,7 @@ def test_wrong_input_of_fit(here, denied):
     lines |= {f"{fit.format('train.csv')} {more}": says for more, says in options.items()}
     lines |= {
         fit.format("folder"): "is a folder",
+        f"{fit.format('empty.csv')} --sample 10": "no rows",
         fit.format("loans.toml"): "files end in .csv, .tsv",
         "fit train.csv --classifier forest -o new.lapace": "--label COLUMN",
         "fit train.csv --classifier forest --label label": "--output",
@@ -456,6 +457,7 @@ def test_wrong_input_of_explain(here, denied):
     denied.drop(columns="income").rename(columns={"age": "Age "}).to_csv("lacks.csv", index=False)
     (here / "foreign.lapace").write_text("this is no zip")
     (here / "bad.toml").write_text("version = 2\nconstraints = 3\n")
+    (here / "words.toml").write_text("[labels]\nmaybe = 'perhaps'\n")
     lines = Path(DENIED).read_text().splitlines()
     (here / "short.csv").write_text("\n".join([*lines[:2], "31,2000"]))
     (here / "folder").mkdir()
@@ -480,6 +482,8 @@ def test_wrong_input_of_explain(here, denied):
         f"{explain} --free incme": "Did you mean 'income'",
         f"{explain} --free age,income,credit_score,housing": "names every column",
         f"{explain} --confidence 2": "confidence is 2",
+        f"{explain} --words words.toml": "--words is about letters",
+        f"{explain} --letters new --words words.toml": "maybe",
         f"{explain} -o gone/a.csv": "no folder 'gone'",
         f"{explain} -o a.xlsx": "a result ends in .csv, .csv.gz, .parquet or .json",
         f"{explain} -o denied.csv": "'denied.csv' is an input",
@@ -754,6 +758,7 @@ def test_a_data_set_is_written_as_a_table(tmp_path, monkeypatch):
         assert re.search(rf"^{name} ", shown, flags=re.MULTILINE)
     before = set(tmp_path.iterdir())
     assert "Did you mean 'loans'" in refused(run("data fetch loan"))
+    assert "rows is -3; it must be a whole number" in refused(run("data fetch loans --rows -3"))
     assert "but as csv or parquet" in refused(run("data fetch loans --rows 200 -o a.json"))
     assert "end in .toml" in refused(run("data fetch loans --rows 200 --rules a.csv"))
     assert "no folder" in refused(run("data fetch loans --rows 200 -o gone/a.csv"))

@@ -174,6 +174,24 @@ def test_killed_before_the_new_explainer_is_there_the_old_pair_still_works(here)
     assert Path("user.skops").exists()
 
 
+def test_a_new_fit_removes_only_the_classifier_that_the_earlier_one_wrote(here):
+    table, _, fitted = small()
+    own = Path("m-1a2b3c4d.skops")  # named like ours, with another content
+    Path("m.skops").rename(own)
+    fitted.save("m.lapace", classifier=own)
+    other = LogisticRegression(C=0.1).fit(table, np.where(table["a"] > 50, "yes", "no"))
+    again = Explainer(other, n_prototypes=1, recipe=worlds.NARROW, device="cpu").fit(table)
+    first = save_pair(again, Path("m.lapace"), None)
+    assert own.exists()
+    again.save("shares.lapace", classifier=first)
+    second = save_pair(fitted, Path("m.lapace"), None)
+    assert first.exists()  # `shares.lapace` refers to it
+    assert second != first
+    Path("shares.lapace").unlink()
+    assert save_pair(again, Path("m.lapace"), None).exists()
+    assert not second.exists()
+
+
 def test_a_termination_is_no_error_of_the_classifier(here):
     """It comes while the classifier is queried, whose own SystemExit is reported as its error."""
     (here / "ends.py").write_text(

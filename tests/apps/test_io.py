@@ -159,7 +159,7 @@ def test_a_long_csv_has_one_type_per_column(tmp_path):
 
 WHOLE = pd.DataFrame({"age": [31]}).to_parquet()
 BROKEN = {
-    b"": "could not be read as a table",
+    b"": "is empty: it has no columns",
     "a;b\n\u00fc;2\n".encode("cp1252"): "is not in UTF-8. Save it as UTF-8",
     gzip.compress(b"a,b\n1,2\n" * 99, mtime=0)[:-9]: "could not be decompressed",
     b"\x1f\x8bnot really": "could not be decompressed",

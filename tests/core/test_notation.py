@@ -43,6 +43,8 @@ def amounts(rng, form):
         (["12,5", "3,25"], "1234,56"),
         (["15%", "2.5 %", "0"], "1234.56%"),
         (["36 months", "60 months", "6 months"], "1234.56 months"),
+        (["180cm", "175cm"], "1234.56cm"),
+        (["12 A", "16 A"], "1234.56 A"),
         (["USD 5", "USD 1,200.50"], "USD 1,234.56"),
         (["-$5", "$7"], "$1,234.56"),
         (["17", "?", "n/a"], "1234.56"),
@@ -63,6 +65,8 @@ def test_a_notation_is_guessed_and_reads_what_it_was_guessed_from(texts, example
     "texts",
     [
         ["A11", "A12"],
+        ["12A", "13A"],
+        ["12ABC", "13ABC"],
         ["1st", "2nd"],
         ["00123", "12345"],
         ["01/02/2021", "03/04/2021"],  # day first, or month first?

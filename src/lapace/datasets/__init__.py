@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Ints
 from lapace.datasets.pipelines import TrainedKind, held_out_predictions, train
-from lapace.errors import InputError, did_you_mean, import_extra
+from lapace.errors import InputError, check_integer, did_you_mean, import_extra
 from lapace.schema import Schema
 
 __all__ = ["Dataset", "TrainedKind", "held_out_predictions", "load", "names", "train"]
@@ -123,7 +123,7 @@ def load(
     facts = CATALOG[name]
     if rows is not None and name != "loans":
         raise InputError(f"`rows` is for 'loans' only: '{name}' has a fixed number of rows.")
-    table, labels = build(name) if rows is None else make(rows)
+    table, labels = build(name) if rows is None else make(check_integer("rows", rows))
     training, held_out = _split(labels, balanced, np.random.default_rng(random_state))
     train_rows, test_rows = (table.iloc[p].reset_index(drop=True) for p in (training, held_out))
     columns = {column: {"description": words} for column, words in facts["columns"].items()}

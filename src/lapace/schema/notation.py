@@ -40,6 +40,10 @@ MONEY = re.compile(
     "AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|INR|JPY|KRW|MXN|NOK|NZD|PLN|SEK|SGD|TRY|USD|ZAR"
     "|Rs|kr|zł|Fr|[$¢£¤¥฿₠-⃀]|[A-Z]{1,2}[$]"
 )
+UNITS = re.compile(
+    "[%‰°]|°[CF]|kg|g|mg|t|lbs?|oz|m|cm|mm|km|mi|ft|in|m²|m2|ha|l|ml|s|ms|min|h|hrs?|d|kW|MW|k?Wh|hp"
+    "|[MG]?Hz|[kMGT]B|km/h|mph|CC"
+)
 MISSING_WORDS = frozenset(("?", "-", "--", ".", "n/a", "na", "nan", "null", "none", "unknown"))
 NUMBER = re.compile(
     r"(?P<sign>[-+−]?)(?P<prefix>[^\d\s.,'+−-]{0,4}\s?)(?P<inner>[-−]?)"
@@ -138,7 +142,7 @@ def guess(texts: Sequence[str]) -> Notation | None:
     candidates = [notation(example) for example in DATES]
     matches = [NUMBER.fullmatch(text) for text in present]
     affixed = next((m for m in matches if m and (m["prefix"] or m["suffix"])), matches[0])
-    if affixed and _is_affix(affixed["prefix"].strip(), affixed["suffix"].strip()):
+    if affixed and _is_affix(affixed["prefix"].strip(), affixed["suffix"]):
         bodies = [match["body"] for match in matches if match is not None]
         bodies = [_body(1234.56, 2, *marks) for marks in _likely_marks(affixed, bodies)]
         candidates += [notation(affixed["prefix"] + body + affixed["suffix"]) for body in bodies]
@@ -183,9 +187,14 @@ def _says_missing(text: str) -> bool:
 
 
 def _is_affix(prefix: str, suffix: str) -> bool:
-    """Returns whether the text around numbers is money or a unit; in A11 it is part of a code."""
-    unit = not suffix or re.fullmatch(r"[^\W_]{3,}|[^\s<>=+_-]{1,4}", suffix)
-    return (not prefix or _is_money(prefix)) and bool(unit)
+    """Returns whether the text around numbers is money or a unit; in A11 and 12A it is a code.
+
+    Right after a number a unit is a known one or a word in lower case; after a space it may be any.
+    """
+    unit = suffix.strip()
+    known = not unit or UNITS.fullmatch(unit) or _is_money(unit) or re.fullmatch("[a-z]{3,}", unit)
+    spaced = suffix.startswith(" ") and re.fullmatch(r"[^\W_]{3,}|[^\s<>=+_-]{1,4}", unit)
+    return (not prefix or _is_money(prefix)) and bool(known or spaced)
 
 
 def _is_money(affix: str) -> bool:

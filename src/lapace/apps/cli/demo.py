@@ -36,6 +36,8 @@ def demo(
 ) -> None:
     """Explain one refusal of a made-up loan, and show the commands that did it."""
     if output is not None:
+        if output.exists() and not output.is_dir():
+            raise InputError(f"'{output}' is a file. Name a folder for the demo's files.")
         output.mkdir(parents=True, exist_ok=True)
         if any(output.iterdir()):
             raise InputError(f"The folder '{output}' is not empty. Name another one.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shlex
 import stat
 from collections import Counter
@@ -203,7 +202,8 @@ def save_pair(explainer: Explainer, output: Path, id_column: str | None) -> Path
     """Writes a classifier trained here, and the explainer, which refers to it.
 
     The classifier's file is named after its content, so that the files of an earlier fit belong
-    together until the new explainer is in place; only then is the earlier classifier removed.
+    together until the new explainer is in place. Only then is the earlier classifier removed, if
+    `fit` wrote it and no other explainer in the folder refers to it.
 
     Args:
         explainer: The explainer.
@@ -215,7 +215,7 @@ def save_pair(explainer: Explainer, output: Path, id_column: str | None) -> Path
     """
     from lapace.apps.loaders import save_classifier
 
-    earlier = _referred(output)
+    earlier = output.parent / _referred(output)
     part = temporary_path(output.with_suffix(".skops"))
     written = [part]
     model = explainer.classifier  # a threshold is kept with the reference to the file
@@ -223,18 +223,23 @@ def save_pair(explainer: Explainer, output: Path, id_column: str | None) -> Path
         save_classifier(getattr(model, "classifier", model), part)
         if output.exists():
             part.chmod(stat.S_IMODE(output.stat().st_mode))
-        sha256 = hashlib.sha256(part.read_bytes()).hexdigest()
-        beside = output.with_name(f"{output.stem}-{sha256[:8]}.skops")
+        beside = _named_after_content(part, output)
         written.append(beside)
         part.replace(beside)
         explainer.save(output, classifier=beside, id_column=id_column)
     finally:  # interrupted or not
-        if re.fullmatch(rf"{re.escape(output.stem)}-[0-9a-f]{{8}}\.skops", earlier):
-            written.append(output.with_name(earlier))
+        if earlier.is_file() and earlier == _named_after_content(earlier, output):
+            written.append(earlier)
+        in_use = {_referred(explainer) for explainer in output.parent.glob("*.lapace")}
         for file in written:
-            if file.name != _referred(output):
+            if file.name not in in_use:
                 file.unlink(missing_ok=True)
     return beside
+
+
+def _named_after_content(classifier: Path, output: Path) -> Path:
+    sha256 = hashlib.sha256(classifier.read_bytes()).hexdigest()
+    return output.with_name(f"{output.stem}-{sha256[:8]}.skops")
 
 
 def _referred(explainer: Path) -> str:

@@ -63,6 +63,8 @@ def explain(
     output = output.checked([model.path, instances, *query.constraints])
     if pick == "path" and output.format_ == "table":
         raise InputError("Every step of every path is a long table: --format csv or -o OUT.csv.")
+    if letters is None and words is not None:
+        raise InputError("--words is about letters: name a folder for them with --letters.")
     if letters is not None and letters.exists() and not letters.is_dir():
         raise InputError(f"'{letters}' is a file. Name a folder for the letters.")
     explainer = model.load(loader)
@@ -70,7 +72,7 @@ def explain(
     if pick == "best" and letters is None and output.format_ != "json":
         options["search"] = Search(picks=("best",))  # nothing else is shown
     letter_names: set[str] = set()
-    write_letters = _letter_writer(letters, words, model, letter_names)
+    write_letters = _letter_writer(letters, words, model, explainer, letter_names)
     statuses: Counter[str] = Counter()
     names: dict[str, list[str]] = {}  # of the first few instances of each status
 
@@ -137,16 +139,17 @@ def _note_statuses(
 
 
 def _letter_writer(
-    folder: Path | None, words: Path | None, model: Model, names: set[str]
+    folder: Path | None, words: Path | None, model: Model, explainer: Explainer, names: set[str]
 ) -> Callable[[Explanation], Any]:
     """A function that writes letters, which name the files they rest on by their hashes."""
     if folder is None:
         return lambda _: None
     from lapace import __version__
-    from lapace.apps.letters import write_letters
+    from lapace.apps.letters import Words, write_letters
     from lapace.apps.loaders import without_secrets
     from lapace.explainer import storage
 
+    said = Words.of(words).checked(explainer.classes_.tolist(), explainer.schema_.names)
     reference = storage.read_reference(model.path)
     decided = "not named" if reference is None else reference.name
     if model.classifier is not None:
@@ -159,7 +162,7 @@ def _letter_writer(
         "Explained with": f"{model.path.name}, sha256 {sha256}",
         "Made with": f"lapace {__version__}",
     }
-    more: dict[str, Any] = {"words": words, "provenance": provenance, "taken": names}
+    more: dict[str, Any] = {"words": said, "provenance": provenance, "taken": names}
     return partial(write_letters, folder=folder, **more)
 
 

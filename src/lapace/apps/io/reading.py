@@ -95,7 +95,8 @@ class TableFile:
             inside = rows[(rows >= begin) & (rows < begin + len(chunk))]
             parts.append(chunk.iloc[inside - begin])
             begin += len(chunk)
-        return _pandas().concat([part for part in parts if len(part)], ignore_index=True)
+        drawn = [part for part in parts if len(part)] or parts[:1]  # the columns, without rows
+        return _pandas().concat(drawn, ignore_index=True)
 
 
 def _pandas() -> Any:

@@ -58,6 +58,8 @@ class TableSource:
             source = cls("Standard input", content)
         with source.open_bytes() as file:
             begin = file.read(4)
+        if not begin:
+            raise InputError(f"{source.name} is empty: it has no columns, and no rows.")
         if begin == PARQUET or source.format == "parquet":
             return replace(source, format="parquet")
         source = replace(source, zipped=begin.startswith(GZIP))

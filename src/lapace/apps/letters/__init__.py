@@ -207,9 +207,9 @@ def write_letters(
         The pages written.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    words = Words.of(words)
+    words = Words.of(words).checked(explanation.labels, explanation.schema.names)
+    folder.mkdir(parents=True, exist_ok=True)
     taken = set() if taken is None else taken
     for instance in explanation:
         if instance.status not in LETTERS:

@@ -34,7 +34,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## Explain one refusal of a made-up loan, in about a minute
-	$(BIN)/lapace demo
+	@rm -rf demo-output
+	$(BIN)/lapace demo -o demo-output
 
 lint: $(STAMP) ## Style, types, and who imports whom
 	$(BIN)/ruff check .
@@ -99,4 +100,4 @@ dist-check: dist ## Install the wheel with all extras into an empty environment,
 	cd dist && env/bin/python ../docs/pages.py --check README.md
 
 clean: ## Remove everything made here, the environment too
-	rm -rf $(VENV) .venv-supply sbom.json site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-supply sbom.json site dist build demo-output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -221,12 +221,14 @@ def test_the_demo_shows_the_answer_first_and_keeps_its_files(tmp_path, monkeypat
     (classifier,) = (tmp_path / "demo").glob("*.skops")
     kept = {path.name for path in (tmp_path / "demo").iterdir()} - {classifier.name}
     tables = {"train.csv", "instances.csv", "counterfactuals.csv"}
-    assert kept == {*tables, "loans.toml", "columns.toml", "loans.lapace"}
+    assert kept == {*tables, "loans.toml", "columns.toml", "loans.lapace", "answer.png"}
+    assert "The picture of its path: demo/answer.png" in shown
     assert set(tmp_path.iterdir()) == {tmp_path / "demo"}
     pattern = r"Application (\d+) is denied. It would be approved with\n(  \w+: .+ → .+\n)+and all"
     (number, _) = re.match(pattern, shown).groups()
     lines = re.findall(r"^  lapace (.+)$", shown, flags=re.MULTILINE)
-    assert [line.split()[0] for line in lines] == ["data", "data", "fit", "explain", "explain"]
+    commands = [line.split()[0] for line in lines]
+    assert commands == ["data", "data", "fit", "explain", "plot", "explain"]
     monkeypatch.chdir(tmp_path / "demo")
     assert f"Instance {number}: denied → approved  answered" in done(lines[-1]).stdout
     assert "is not empty. Name another one." in refused(run("demo -o ."))

@@ -26,6 +26,8 @@ COMMANDS = (
     f"fit train.csv --classifier forest --label label {KNOWN} -o loans.lapace",
     f"explain loans.lapace instances.csv {ASKED} -o counterfactuals.csv",
 )
+DRAW = f"plot loans.lapace instances.csv --ids {{}} {ASKED} -o answer.png"
+LOOK = f"explain loans.lapace instances.csv --ids {{}} {ASKED}"
 
 
 @command("demo", "lapace demo -o demo")
@@ -41,20 +43,27 @@ def demo(
         output.mkdir(parents=True, exist_ok=True)
         if any(output.iterdir()):
             raise InputError(f"The folder '{output}' is not empty. Name another one.")
-    main: Any = context.find_root().command
     note("Training a forest on made-up loans, and explaining what it denies: about a minute …")
     with tempfile.TemporaryDirectory() as folder, chdir(output or folder):
         for line in COMMANDS:
-            words = [*shlex.split(line), "--quiet"]
-            if code := main.main(words, prog_name="lapace", standalone_mode=False):
-                raise typer.Exit(code)
+            _run(line, context)
         number, sentence = _answer()
+        _run(DRAW.format(number), context)
     write(f"{sentence}\n")
+    if output is not None:
+        write(f"The picture of its path: {output / 'answer.png'}\n")
     if not quiet.get():
-        look = f"explain loans.lapace instances.csv --ids {number} {ASKED}"
-        typed = "".join(f"  lapace {line}\n" for line in (*COMMANDS, look))
+        lines = (*COMMANDS, DRAW.format(number), LOOK.format(number))
+        typed = "".join(f"  lapace {line}\n" for line in lines)
         kept = f"Their files are in '{output}'" if output else "-o FOLDER keeps their files"
         write(f"\nThese commands did it. {kept}; try the last one there.\n{typed}")
+
+
+def _run(line: str, context: typer.Context) -> None:
+    main: Any = context.find_root().command
+    words = [*shlex.split(line), "--quiet"]
+    if code := main.main(words, prog_name="lapace", standalone_mode=False):
+        raise typer.Exit(code)
 
 
 def _answer() -> tuple[str, str]:

@@ -232,7 +232,7 @@ def read_tokens(file: Path) -> dict[str, str]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", "it is not UTF-8")
-        raise InputError(f"The file of tokens '{file.name}' cannot be read: {reason}.") from None
+        raise InputError(f"The file of tokens '{file.name}' could not be read: {reason}.") from None
     tokens: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()

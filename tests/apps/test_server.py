@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
 from lapace import Explainer, InputError, Search
-from lapace.apps.server import create_app, make_app, run, serve
+from lapace.apps.server import create_app, make_app, routes, run, serve
 from lapace.apps.server.requests import ExplainRequest, WhyNotRequest, read_json
 from lapace.apps.server.running import listen
 from lapace.apps.server.work_queue import THREAD_NAME
@@ -372,6 +372,27 @@ def test_a_body_too_large_is_refused_however_it_is_sent():
         with suppress(httpx.TransportError):  # the connection may be closed while it is sent
             assert client.post("/v2/explain", content=endless, headers=JSON).status_code == 413
         assert client.get("/healthz").status_code == 200
+
+
+def test_a_body_announced_as_far_too_large_is_refused_at_once(client):
+    head = "POST /v2/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", client.base_url.port), 20) as connection:
+        connection.sendall(f"{head}Content-Length: {10**12}\r\n\r\n".encode())
+        response = connection.makefile("rb").read().decode()  # of a body nothing was sent
+    assert response.startswith("HTTP/1.1 413")
+
+
+def test_a_long_value_and_a_large_response_are_refused(client, monkeypatch):
+    assert explain(client, dict(LIGHT, stamp="x" * 1_000)).status_code == 200
+    for route in ("/v2/explain", "/v2/why-not"):
+        body = {"instances": [LIGHT, dict(LIGHT, stamp="x" * 1_001)]}
+        found = sentence(client.post(route, json=body), 422)
+        assert "instance 1 has 1,001 characters in column 'stamp'" in found
+    size = len(explain(client).content)
+    monkeypatch.setattr(routes, "MAX_RESPONSE", 100)
+    found = sentence(explain(client), 413)
+    told = int(found.split("about ")[1].split(" bytes")[0].replace(",", ""))
+    assert size / 4 < told < size * 4, "the count is about right"
 
 
 def test_a_body_that_does_not_arrive_times_out():

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args
 from anyio import fail_after
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -31,6 +31,7 @@ MAX_STEPS = 100  # steps of a path
 MAX_BEST = 10  # different ways for each instance
 MAX_QUERIES = 50_000  # rows the classifier may be queried about to find the reasons
 MAX_STARTS = 100  # rows a search starts from
+MAX_CELL = 1_000  # characters of a value: a response repeats it at every step of every path
 MAX_NUMBER = 1e100  # squares of such numbers, and their multiples of any unit, are finite
 DISCARDED = 8_000_000  # bytes of a body too large that are still read, so that 413 arrives
 
@@ -75,6 +76,18 @@ class ExplainRequest(RequestModel):
     plausibility: float | None = Field(None, ge=0, lt=100)
     search: SearchSettings = Field(default_factory=SearchSettings.model_construct)
 
+    @field_validator("instances")
+    @classmethod
+    def _check_lengths(cls, instances: list[Json]) -> list[Json]:
+        for i, instance in enumerate(instances):
+            for name, value in instance.items():
+                if isinstance(value, str) and len(value) > MAX_CELL:
+                    raise ValueError(
+                        f"instance {i} has {len(value):,} characters in column '{name[:80]}'; "
+                        f"send at most {MAX_CELL:,}"
+                    )
+        return instances
+
     def explain(self, explainer: Explainer) -> Explanation:
         """Calls `Explainer.explain` with what was requested."""
         return explainer.explain(
@@ -103,7 +116,7 @@ def validation_sentence(error: RequestValidationError) -> str:
     problem = error.errors()[0]
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]]
     where = "".join(parts).removeprefix(".").removeprefix("body.")
-    return f"{where[:80]}: {problem['msg']}."
+    return f"{where[:80]}: {problem['msg'].removeprefix('Value error, ')}."
 
 
 # ------------------------------------------------------------------------------------------------
@@ -140,6 +153,11 @@ class BoundedRequest(Request):
             raise HTTPException(415, sentence)
         max_bytes, timeout = self.app.state.limits["body"], self.app.state.work_queue.timeout
         size, body, close = 0, bytearray(), {"Connection": "close"}
+        too_large = HTTPException(
+            413, f"The body is larger than {max_bytes:,} bytes. Send fewer instances.", close
+        )
+        if int(self.headers.get("content-length", 0)) > max_bytes + DISCARDED:
+            raise too_large  # at once: its end would not be read in any case
         try:
             with fail_after(timeout):
                 async for part in self.stream():
@@ -154,8 +172,7 @@ class BoundedRequest(Request):
         except ClientDisconnect:
             raise HTTPException(400, "The connection closed before the body's end.") from None
         if size > max_bytes:
-            sentence = f"The body is larger than {max_bytes:,} bytes. Send fewer instances."
-            raise HTTPException(413, sentence, close)
+            raise too_large
         self._bytes = bytes(body)
         return self._bytes
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy as np
 from anyio import CancelScope
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -21,10 +22,13 @@ from lapace.budget import Budget, BudgetError
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer
 from lapace.result import Explanation, json_schema, why_not_to_json
+from lapace.result.counterfactuals import records
 
 __all__ = ["describing_routes", "explaining_routes", "health_routes"]
 
 SEARCHING = 2 / 3  # share of the time for a request: what is found has to be written as well
+MAX_RESPONSE = 50_000_000  # bytes; while it is written, it takes several times as much memory
+ROW_BYTES = 250  # of the verdicts on a row, about
 BUDGET = "Lapace-Budget"  # a header that says what ended the search, where something did
 
 CLASSIFIER_ERROR = "The classifier failed. The server's log says more."
@@ -94,7 +98,10 @@ async def _cancel_when_gone(request: Request, scope: CancelScope) -> None:
 def _explain(explainer: Explainer, request: ExplainRequest, to_json: ToJson) -> bytes:
     """Explains in a thread, and writes the JSON, which takes time as well."""
     try:
-        document = to_json(request.explain(explainer))
+        explanation = request.explain(explainer)
+        if to_json is Explanation.to_json:
+            _check_size(explanation)
+        document = to_json(explanation)
         _hide_classifier_errors(explainer, request, document["instances"])
         return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
     except InputError as error:
@@ -108,6 +115,25 @@ def _explain(explainer: Explainer, request: ExplainRequest, to_json: ToJson) -> 
         log.error("The classifier failed. At the level DEBUG the log has its message.")
         log.debug("The classifier failed: %s", error)
         raise HTTPException(502, CLASSIFIER_ERROR) from None
+
+
+def _check_size(explanation: Explanation) -> None:
+    """Refuses an explanation whose JSON would be too large, before any of it is written."""
+    rows = np.ones(len(explanation), dtype=np.int64)  # of each instance: its own, steps, minimal
+    np.add.at(rows, explanation.instance, explanation.cells.shape[1])
+    for found in explanation.minimal.values():
+        np.add.at(rows, found.instance, 1)
+    written = records(explanation.schema, explanation.instances)  # the others are about as long
+    size = sum(
+        n * (ROW_BYTES + len(json.dumps(list(row.values()))))
+        for n, row in zip(rows.tolist(), written, strict=True)
+    )
+    if size > MAX_RESPONSE:
+        raise HTTPException(
+            413,
+            f"The response would have about {size:,} bytes, and {MAX_RESPONSE:,} is the most. Send "
+            "fewer instances or fewer steps.",
+        )
 
 
 def _hide_classifier_errors(

@@ -8,8 +8,9 @@ coefficients come with the package: `python -m benchmarks.survival` fits them on
 really were retrained. A user who can retrain the classifier passes `fit(X, y, retrain=...)`; then
 survival is the share of the retrained classifiers that keep the label.
 
-`estimate` fills the column `survival` of a result. The search asks `has_margin` of a row of `best`:
-a probability from which, on held-out rows, the same estimate reaches `AIM`.
+`estimate` fills the column `survival` of a result. The search and the marks ask `has_margin` of a
+row of `best`: a probability from which, on held-out rows, the ensemble's estimate reaches `AIM`,
+and of the retrained classifiers a share of `LIKELY`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ LEAST = 1e-4  # probabilities below it count as it
 SMALLEST = 0.1  # scale of log-odds, at least
 MARGIN = 0.65  # the margin where there is no ensemble
 AIM = 0.98  # survival asked of a margin: minimal rows lie where the estimate errs upwards
-LIKELY = 0.95  # the same where the classifier has no probabilities
+LIKELY = 0.95  # the same without probabilities, and of the retrained classifiers
 GRID = np.linspace(0.5, 0.95, 46).round(2)  # margins that are tried
 NEAREST = 100  # held-out rows by which a margin is judged: those nearest to it
 LEVELS = (0.0, *np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.98, 1.0)  # of the intervals
@@ -165,7 +166,9 @@ class Survival:
 
         A row needs a probability of at least `margin`, with more than two labels against the next
         label. Where the classifier has none, the row needs an estimated survival of `LIKELY`; where
-        neither is known, nothing is asked. The arguments are `estimate`'s.
+        neither is known, nothing is asked. Rows for which that holds also need a survival of
+        `LIKELY` under the retrained classifiers, where there are any. The arguments are
+        `estimate`'s.
         """
         odds = self._classifier_odds(centred(probability, self.thresholds[codes]))
         beyond = odds - logit(self.margin)
@@ -176,6 +179,10 @@ class Survival:
         elif len(rows):
             parts = (cells[rows], codes[rows], probability[rows])
             enough[rows] = self._ensemble_estimate(schema, *parts)[0] >= LIKELY
+        if self.retrained:  # alone they would be too few: a search finds rows that please just them
+            rows = np.flatnonzero(enough)
+            parts = (cells[rows], codes[rows], probability[rows])
+            enough[rows] = self.estimate(schema, *parts)[0] >= LIKELY
         return enough
 
     def signals(self, schema: Schema, cells: Floats, codes: Ints, probability: Floats) -> Floats:

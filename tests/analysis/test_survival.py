@@ -286,6 +286,19 @@ def test_retrained_classifiers_are_asked_where_there_are_any():
     assert len({c.model.predict(rows).tobytes() for c in retrained}) > 1
 
 
+def test_best_asks_the_retrained_classifiers_and_is_marked_by_them():
+    _, explainer = with_y(retrain=True)
+    best = explainer.explain(noisy(30, 7)[0], target="any-other").best(3)
+    edge = np.array(["edge" in mark for mark in best.mark])
+    assert (best.survival[~edge] >= LIKELY).all()
+    frame = best.frame[list(explainer.schema_.names)].to_numpy()
+    retrained = explainer.fitted_.survival.retrained
+    wanted = explainer.classifier.predict(frame)
+    kept = np.mean([c.model.predict(frame) == wanted for c in retrained], axis=0)
+    assert (kept[~edge] >= LIKELY).all()
+    assert (~edge).sum() > 20
+
+
 def test_retrained_classifiers_are_not_saved_and_it_is_said(tmp_path):
     cells, explainer = with_y(retrain=True)
     with pytest.warns(UserWarning, match="retrain made are not saved"):

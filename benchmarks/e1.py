@@ -28,7 +28,7 @@ from benchmarks import paper_metrics
 from benchmarks.fits import Fit, Setup, fit, fitted, paper_split, setup_of, spent
 from benchmarks.jobs import Measure
 from benchmarks.plan import Job, Reading
-from lapace import Explainer, InputError, Search, metrics
+from lapace import Explainer, Search, metrics
 from lapace.arrays import Floats, Ints
 from lapace.classifier import Classifier
 from lapace.explainer.fit import range_coded
@@ -190,19 +190,16 @@ class _Sample(NamedTuple):
 def _sampled(job: Job, explainer: Explainer, setup: Setup, verified: bool) -> _Sample:
     """Synthetic rows, as many of each label as there are real ones.
 
-    No rows at all where M never gives a label to samples that have to be verified for it.
+    No rows at all where M does not give a label to all samples that have to be verified for it.
     """
     cells, codes = [], []
     for code, label in enumerate(setup.classifier.labels):
         count = int((setup.codes == code).sum())
         if not explainer.fitted_.decoder.mixtures[code].means.shape[0]:
             continue  # too few rows of this label to have learned it
-        try:
-            state = 100 * job.seed + code
-            frame = explainer.sample(label, count, verified=verified, random_state=state)
-        except InputError:
-            if not verified:
-                raise
+        state = 100 * job.seed + code
+        frame = explainer.sample(label, count, verified=verified, random_state=state)
+        if len(frame) < count:
             return _Sample(setup.train[:0], setup.codes[:0])
         cells.append(setup.schema.cells(frame))
         codes.append(np.full(count, code))

@@ -457,7 +457,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         Args:
             label: The label to draw for.
             n: How many rows.
-            verified: Redraw rows that the classifier labels otherwise.
+            verified: Redraw rows that the classifier labels otherwise. Those that stay so are left
+                out, with a warning that counts them.
             random_state: Seed of the draw.
         """
         fitted = self._fitted()
@@ -466,15 +467,18 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             raise InputError(f"Label {label!r} had too few training rows to draw from.")
         cells = fitted.decoder.sample(code, n, random_state)
         for draw in range(1, DRAWS + 1 if verified else 1):
-            wrong = np.flatnonzero(self.classifier_.predict(cells) != code)
-            if not len(wrong):
+            right = self.classifier_.predict(cells) == code
+            if right.all():
                 break
             if draw == DRAWS:
-                raise InputError(
-                    f"After {DRAWS} draws {len(wrong)} of {n} rows are still not labelled "
-                    f"{label!r}. Look at the report, or draw with verified=False."
+                warn(
+                    f"After {DRAWS} draws {n - right.sum()} of {n} rows are still not labelled "
+                    f"{label!r}: {right.sum()} are returned. See the report, or draw with "
+                    "verified=False."
                 )
-            cells[wrong] = fitted.decoder.sample(code, len(wrong), random_state + 7919 * draw)
+                cells = cells[right]
+                break
+            cells[~right] = fitted.decoder.sample(code, n - right.sum(), random_state + 7919 * draw)
         return fitted.schema.frame(cells)
 
     # -- save and load ----------------------------------------------------------------------------

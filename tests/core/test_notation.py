@@ -9,7 +9,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lapace import Feature, InputError, Schema
@@ -39,9 +39,10 @@ def amounts(rng, form):
         (["€1.200", "€80"], "€1.234,56"),
         (["1.234,50", "7,25"], "1.234,56"),
         (["1 200,5", "3,5"], "1 234,56"),
-        (["1\u00a0200 kr", "80 kr"], "1 234,56 kr"),
+        (["1 200 kr", "80 kr"], "1 234,56 kr"),
+        (["1\u00a0200\u00a0kr", "80\u00a0kr"], "1\u00a0234,56\u00a0kr"),
         (["12,5", "3,25"], "1234,56"),
-        (["15%", "2.5 %", "0"], "1234.56%"),
+        (["15%", "2.5%", "0%"], "1234.56%"),
         (["36 months", "60 months", "6 months"], "1234.56 months"),
         (["180cm", "175cm"], "1234.56cm"),
         (["12 A", "16 A"], "1234.56 A"),
@@ -51,6 +52,11 @@ def amounts(rng, form):
         (["2021-01-31", "2021-02-01"], "2024-12-31"),
         (["31/01/2021", "05/02/2021"], "31/12/2024"),
         (["01/31/2021", "02/05/2021"], "12/31/2024"),
+        (["31/1/2021", "5/2/2021"], "31/1/2024"),
+        (["1/31/2021", "2/5/2021"], "1/31/2024"),
+        (["5.2.2021", "15.10.2021"], "31.1.2024"),
+        (["5 Feb 2021", "15 Oct 2021"], "1 Dec 2024"),
+        (["Feb 5, 2021", "Oct 15, 2021"], "Dec 1, 2024"),
         (["2021-01-31 08:15", "2021-02-01 00:00"], "2024-12-31 23:59"),
         (["2021-01-31T08:15:30"], "2024-12-31T23:59:59"),
     ],
@@ -70,6 +76,16 @@ def test_a_notation_is_guessed_and_reads_what_it_was_guessed_from(texts, example
         ["1st", "2nd"],
         ["00123", "12345"],
         ["01/02/2021", "03/04/2021"],  # day first, or month first?
+        ["1/2/2021", "3/4/2021"],
+        ["2", "3", "4", "5more"],  # a unit that not every value has is none
+        ["15%", "2.5%", "0"],
+        ["15%", "2.5 %"],
+        ["€5", "7"],
+        ["€1,200", "€1500"],
+        ["-€5", "€-7"],
+        ["+5%", "7%"],
+        ["1\u00a0200 kr", "1 500 kr"],
+        ["01/02/2021", "31/2/2021"],
         ["€5", "$7"],
         ["low", "high"],
         ["1.2.3", "4.5.6"],
@@ -104,6 +120,38 @@ def test_numbers_are_read_back_as_they_are_written(value, marks, affixes):
 def test_dates_are_read_back_as_they_are_written(day, example):
     days = float((day - dt.date(1970, 1, 1)).days)
     assert Notation(example).number(Notation(example).text(days)) == days
+
+
+ways = st.one_of(
+    st.sampled_from(sorted(DATES)),
+    st.builds(
+        lambda marks, around: f"{around[0]}1{marks[0]}234{marks[1]}56{around[1]}",
+        st.sampled_from(MARKS),
+        st.sampled_from(
+            [
+                ("", ""),
+                ("", "more"),
+                ("", "%"),
+                ("", " %"),
+                ("€", ""),
+                ("", "\u00a0€"),
+                ("USD ", ""),
+            ]
+        ),
+    ),
+)
+cell = st.tuples(st.integers(0, 2), st.integers(-40_000, 40_000))
+
+
+@given(st.lists(ways, min_size=1, max_size=3), st.lists(cell, min_size=1, max_size=30))
+@example(["1234.56", "1234.56more"], [(0, 2), (0, 3), (0, 4), (1, 5)])
+def test_every_cell_is_written_back_as_it_came(ways, cells):
+    texts = [Notation(ways[way % len(ways)]).text(float(number)) for way, number in cells]
+    frame = pd.DataFrame({"x": texts})
+    schema = Schema.infer(frame)
+    read = schema.cells(frame)
+    if schema["x"].written or schema["x"].kind != "continuous":  # plain numbers are not spelt
+        assert schema.frame(read)["x"].tolist() == texts
 
 
 # --- columns ---------------------------------------------------------------------------------
@@ -182,6 +230,10 @@ def test_numbers_as_text_with_words_for_missing_ones():
     assert (found.kind, found.missing, found.written) == ("continuous", True, "")
     assert one(["1", "2", "3"] * 30).kind == "categorical"  # a code, perhaps: it is proposed
     assert one(["1", "2", "3"] * 30, "number").kind == "continuous"
+
+
+def test_numbers_with_leading_zeros_are_codes_however_many_there_are():
+    assert one([f"{i * 37 % 50:05}" for i in range(ROWS)]).kind == "categorical"
 
 
 def test_a_few_numbers_that_are_no_lattice_are_a_set():

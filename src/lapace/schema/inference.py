@@ -260,7 +260,7 @@ def _refuse_free_text(name: str, values: Coded, distinct: int) -> None:
     counts = np.bincount(values.codes[values.codes >= 0], minlength=len(values.levels))
     numbers = np.array([plain_number(str(level)) is not None for level in values.levels])
     rows, some = int(counts.sum()), int(counts[numbers].sum())
-    if (numbers & (counts > 0)).sum() > TEXT_NUMBERS and some >= 0.9 * rows:
+    if (numbers & (counts > 0)).sum() > TEXT_NUMBERS and 0.9 * rows <= some < rows:
         others = [repr(values.levels[k]) for k in np.flatnonzero(~numbers & (counts > 0))]
         listed = ", ".join(others[:SHOWN]) + (", …" if len(others) > SHOWN else "")
         what = f"holds numbers, but in {rows - some:,} rows other text ({listed}). Mend those."

@@ -32,10 +32,19 @@ DATES = {  # a date as an example, and its format; the first that reads every va
     "31-12-2024": "%d-%m-%Y",
     "31 Dec 2024": "%d %b %Y",
     "Dec 31, 2024": "%b %d, %Y",
+    "31.1.2024": "%-d.%-m.%Y",  # %-d: without a leading zero
+    "31/1/2024": "%-d/%-m/%Y",
+    "1/31/2024": "%-m/%-d/%Y",
+    "1 Dec 2024": "%-d %b %Y",
+    "Dec 1, 2024": "%b %-d, %Y",
 }
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  dates of a table have no time zone
 # Marks between thousands and before decimals, the likelier first.
-MARKS = (("", "."), (",", "."), ("", ","), (".", ","), (" ", ","), (" ", "."), ("'", "."))
+SPACES = "\u00a0\u202f\u2009"  # between thousands, in some programs
+MARKS: tuple[tuple[str, str], ...] = (
+    *(("", "."), (",", "."), ("", ","), (".", ","), (" ", ","), (" ", "."), ("'", ".")),
+    *((space, decimal) for space in SPACES for decimal in (",", ".")),
+)
 MONEY = re.compile(
     "AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|INR|JPY|KRW|MXN|NOK|NZD|PLN|SEK|SGD|TRY|USD|ZAR"
     "|Rs|kr|zł|Fr|[$¢£¤¥฿₠-⃀]|[A-Z]{1,2}[$]"
@@ -47,7 +56,7 @@ UNITS = re.compile(
 MISSING_WORDS = frozenset(("?", "-", "--", ".", "n/a", "na", "nan", "null", "none", "unknown"))
 NUMBER = re.compile(
     r"(?P<sign>[-+−]?)(?P<prefix>[^\d\s.,'+−-]{0,4}\s?)(?P<inner>[-−]?)"
-    r"(?P<body>\d(?:[\d.,' ]*\d)?)(?P<suffix>\s?[^\d]{0,20})"
+    rf"(?P<body>\d(?:[\d.,' {SPACES}]*\d)?)(?P<suffix>\s?[^\d]{{0,20}})"
 )
 
 
@@ -88,7 +97,7 @@ class Notation:
 
     def number(self, text: str) -> float | None:
         """Returns the number a text spells; NaN where it says there is none, None for any other."""
-        text = _plain_spaces(text)
+        text = _plain_spaces(text).strip()
         if _says_missing(text):
             return np.nan
         if self.example in DATES:
@@ -98,7 +107,7 @@ class Notation:
             return None
         if match["suffix"].strip() not in ("", suffix.strip()):
             return None
-        value = _value(match["body"], thousands, decimal)
+        value = _value(match["body"], _plain_spaces(thousands), decimal)
         negative = match["sign"] in ("-", "−") or match["inner"]
         return -value if value is not None and negative else value
 
@@ -108,12 +117,33 @@ class Notation:
             seconds = max(
                 -62135596800, min(round(value * 86400.0), 253402300799)
             )  # years 1 to 9999
-            return (EPOCH + timedelta(seconds=seconds)).strftime(DATES[self.example])
+            form = DATES[self.example]
+            written = (EPOCH + timedelta(seconds=seconds)).strftime(form.replace("%-", "%"))
+            return re.sub(r"\b0", "", written) if "%-" in form else written
         prefix, thousands, decimal, suffix = self._parts
         if decimals == 1 and (_is_money(prefix) or _is_money(suffix)):
             decimals = 2
         sign = "-" if value < 0 else ""
         return f"{sign}{prefix}{_body(abs(value), decimals, thousands, decimal)}{suffix}"
+
+    def writes(self, text: str) -> bool:
+        """Returns whether a text is written in this notation in every part, its decimals apart.
+
+        Examples:
+            >>> percent = Notation("1234.56%")
+            >>> [percent.writes(text) for text in ("5%", "5.0%", "5", "5 %")]
+            [True, True, False, False]
+        """
+        value = self.number(text)
+        if value is None or np.isnan(value):
+            return False
+        if self.example in DATES:
+            return self.text(value) == text
+        prefix, thousands, decimal, suffix = self._parts
+        fraction = re.search(rf"{re.escape(decimal)}(\d+)\D*$", text)
+        places = len(fraction[1]) if fraction else 0
+        body = _body(abs(value), places, thousands, decimal)
+        return text == f"{'-' if value < 0 else ''}{prefix}{body}{suffix}"
 
 
 @cache
@@ -123,9 +153,10 @@ def notation(example: str) -> Notation:
 
 
 def guess(texts: Sequence[str]) -> Notation | None:
-    """Returns the notation that reads every one of some texts; None where there is none.
+    """Returns the notation in which every one of some texts is written; None where there is none.
 
-    Words for missing values are passed over. Plain numbers have the notation `1234.56`; those with
+    A unit is one only if every text has it: `5 more` among plain numbers is a category. Words for
+    missing values are passed over. Plain numbers have the notation `1234.56`; those with
     leading zeros are codes, and none.
 
     Examples:
@@ -136,19 +167,22 @@ def guess(texts: Sequence[str]) -> Notation | None:
         >>> guess(["A11", "A12"]), guess(["00123", "12345"]), guess(["03/04/2021", "01/02/2021"])
         (None, None, None)
     """
-    present = [text for text in map(_plain_spaces, texts) if not _says_missing(text)]
+    present = [text for text in map(str.strip, texts) if not _says_missing(text)]
     if not present:
         return None
     candidates = [notation(example) for example in DATES]
     matches = [NUMBER.fullmatch(text) for text in present]
     affixed = next((m for m in matches if m and (m["prefix"] or m["suffix"])), matches[0])
-    if affixed and _is_affix(affixed["prefix"].strip(), affixed["suffix"]):
+    if affixed and _is_affix(affixed["prefix"].strip(), _plain_spaces(affixed["suffix"])):
         bodies = [match["body"] for match in matches if match is not None]
         bodies = [_body(1234.56, 2, *marks) for marks in _likely_marks(affixed, bodies)]
         candidates += [notation(affixed["prefix"] + body + affixed["suffix"]) for body in bodies]
     reading = [n for n in candidates if all(n.number(text) is not None for text in present)]
-    ambiguous = {"31/12/2024", "12/31/2024"} <= {n.example for n in reading}  # no day over 12
-    return reading[0] if reading and not ambiguous else None
+    if {"31/12/2024", "12/31/2024"} <= {n.example for n in reading}:  # no day over 12
+        return None
+    # €1,200 beside €1500 is a thousand written in two ways, not €1.2.
+    same = (n for n in reading if all(n.number(t) == reading[0].number(t) for t in present))
+    return next((n for n in same if all(map(n.writes, present))), None)
 
 
 def _likely_marks(affixed: re.Match[str], bodies: Sequence[str]) -> Sequence[tuple[str, str]]:
@@ -179,7 +213,7 @@ def plain_number(text: str) -> float | None:
 
 
 def _plain_spaces(text: str) -> str:
-    return re.sub("[\u00a0\u202f\u2009]", " ", text).strip()  # between thousands, in some programs
+    return re.sub(f"[{SPACES}]", " ", text)
 
 
 def _says_missing(text: str) -> bool:
@@ -221,6 +255,7 @@ def _body(value: float, decimals: int, thousands: str, decimal: str) -> str:
 
 def _days(text: str, form: str) -> float | None:
     try:
-        return (datetime.strptime(text, form) - EPOCH) / timedelta(days=1)  # noqa: DTZ007
+        moment = datetime.strptime(text, form.replace("%-", "%"))  # noqa: DTZ007
+        return (moment - EPOCH) / timedelta(days=1)
     except ValueError:
         return None

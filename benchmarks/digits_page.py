@@ -40,7 +40,7 @@ DASH = {
     "brightest pixel in the dash": "{brightest in the dash, sevens:~.3}",
     "sevens without a dash": "{sevens without a dash:~p} %",
     "fives answered": "{fives answered:~p} %",
-    "density of First": "{density of first:~.1}",
+    "density of First": "{density of first:~.3}",
     "seconds": "{seconds:~.1}",
 }
 ABOUT = """# E5: the digits

@@ -27,7 +27,7 @@ __all__ = [
 
 COLOURS = {"default": "#00796b", "paper": "#8a5a00", "baselines": "#3b6ea8"}
 MODELS = {"default": "lapace's default", "paper": "the paper's model"}
-LEVELS = {"probability": 0.5, "lof": 1.0, "density": 5.0}  # what is drawn as a dotted line
+LEVELS = {"probability": 0.5, "lof": 1.0, "density": 0.05}  # what is drawn as a dotted line
 LEVELS_FIRST = "probability"
 
 

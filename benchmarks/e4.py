@@ -3,8 +3,8 @@
 For every step of the grid, over all prototypes of the target (`all`), and with the first seed for
 every prototype and for the sampled endpoint (-1), since those of different fits do not compare: the
 classifier's probability of the target, the local outlier factor of the decoded points among the
-training rows labelled with the target, and their density (its percentile among those rows, by the
-explainer's own model), mean and deviation over instances.
+training rows labelled with the target, and their density (the share of those rows that are less
+dense, by the explainer's own model), mean and deviation over instances.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ async def load(
 
     async def one(client: httpx.AsyncClient, turn: int) -> None:
         while (start := time.perf_counter()) < end:
-            response = await client.post("/v2/explain", content=bodies[turn % len(bodies)])
+            response = await client.post("/v3/explain", content=bodies[turn % len(bodies)])
             codes[response.status_code] += 1
             if response.status_code == 200:
                 times.append(time.perf_counter() - start)

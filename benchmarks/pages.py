@@ -383,9 +383,10 @@ def _shares(plan: Plan, table: pd.DataFrame, metric: str, methods: Sequence[Meth
 ABOUT_E4 = (
     "From instances to every prototype of the target: the classifier's probability of the target, "
     "the local outlier factor of the decoded points among training rows labelled with the target, "
-    "and their density (percentile among those rows, by the explainer's own model), mean over "
-    "prototypes and repeats. The picture has the curves of one fit by endpoint, with the deviation "
-    "over instances; *sampled* is the row of the target class sampled near each instance."
+    "and their density (the share of those rows that are less dense, by the explainer's own model)"
+    ", mean over prototypes and repeats. The picture has the curves of one fit by endpoint, with "
+    "the deviation over instances; *sampled* is the row of the target class sampled near each "
+    "instance."
 )
 ABOUT_SWEEP = (
     "The same comparison with other numbers of clusters per label, on the same instances; five is "

@@ -128,13 +128,13 @@ def test_from_a_new_table_to_an_explanation_response(tmp_path, monkeypatch):
             address = listening(server)
             instance = first_answered(Path(week), explanation)
             query = {"instances": [instance], "target": "no", "constraints": constraints}
-            response = httpx.post(f"{address}/v2/explain", json=query, timeout=120)
+            response = httpx.post(f"{address}/v3/explain", json=query, timeout=120)
             assert response.status_code == 200
             jsonschema.validate(response.json(), json_schema())
             assert response.json()["instances"][0]["status"] == "answered"
             check_constraints(response.json())
             query["constraints"] = ["`monthly fe ($)` >= 1"]
-            refusal = httpx.post(f"{address}/v2/explain", json=query, timeout=120)
+            refusal = httpx.post(f"{address}/v3/explain", json=query, timeout=120)
             assert refusal.status_code == 422
             assert "Did you mean 'monthly fee ($)'" in refusal.json()["error"]
         finally:

@@ -286,7 +286,7 @@ class Mixture:
         log_weights: (m,)
         means: (m, h)
         scales: Lower triangles L with covariance L Lᵀ: (m, h, h)
-        typical: Sorted log-densities of the training rows, for percentiles.
+        typical: Sorted log-densities of the training rows, for shares among them.
     """
 
     log_weights: Tensor
@@ -327,10 +327,10 @@ class Mixture:
         constant = constant - 0.5 * (pulled * means).sum(dim=1)
         return torch.cat([pairs, pulled], dim=1).T.float().contiguous(), constant.float()
 
-    def percentile(self, z: Tensor) -> Tensor:
-        """Returns the share of training rows that are less dense, in percent: (n,)."""
+    def share_below(self, z: Tensor) -> Tensor:
+        """Returns the share of training rows that are less dense, 0 to 1: (n,)."""
         place = torch.searchsorted(self.typical, self.log_density(z).contiguous())
-        return 100.0 * place.to(z.dtype) / max(1, len(self.typical))
+        return place.double() / max(1, len(self.typical))
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Draws latent points: (count, h)."""

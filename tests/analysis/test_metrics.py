@@ -120,7 +120,7 @@ def counterfactuals_of(seed: int, instances: int, count: int) -> Counterfactuals
         instance,
         valid=rng.random(count) < 0.6,
         feasible=rng.random(count) < 0.7,
-        density=np.where(rng.random(count) < 0.3, np.nan, rng.uniform(0, 100, count)),
+        density=np.where(rng.random(count) < 0.3, np.nan, rng.uniform(0, 1, count)),
     )
 
 

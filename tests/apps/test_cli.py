@@ -424,7 +424,7 @@ def test_options_reach_the_library(here, denied, monkeypatch):
     line = (
         "explain loans.lapace denied.csv --target approved --constraints more.toml "
         "--constraint 'changes <= 2' --free income,housing --cost housing=impossible "
-        "--cost income=3 --confidence 0.55 --plausibility 30"
+        "--cost income=3 --confidence 0.55 --plausibility 0.3"
     )
     assert refused(run(line)) == "It was asked."
     assert asked.pop("search") == Search(picks=("best",)), "what is not shown is not searched"
@@ -432,7 +432,7 @@ def test_options_reach_the_library(here, denied, monkeypatch):
     assert [*map(str, asked.pop("constraints"))] == constraints
     assert asked.pop("costs") == {"housing": math.inf, "income": 3.0}
     assert asked.pop("progress") is None
-    assert asked == {"target": "approved", "confidence": 0.55, "plausibility": 30.0}
+    assert asked == {"target": "approved", "confidence": 0.55, "plausibility": 0.3}
 
 
 def test_instances_without_a_counterfactual_are_counted_not_failed(here, denied):

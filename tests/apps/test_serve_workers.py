@@ -81,7 +81,7 @@ def gone(pid):
 
 def statuses(client, token):
     """What fresh connections get, whichever worker each goes to."""
-    url, headers = client.base_url.join("/v2/schema"), {"Authorization": f"Bearer {token}"}
+    url, headers = client.base_url.join("/v3/schema"), {"Authorization": f"Bearer {token}"}
     return {httpx.get(str(url), headers=headers, timeout=60).status_code for _ in range(12)}
 
 
@@ -99,10 +99,10 @@ def test_every_worker_asks_for_a_token_and_a_hangup_brings_new_ones(here):
 def test_a_worker_that_dies_is_started_again_and_counts_are_sums(here):
     with serving() as (process, client):
         for _ in range(3):
-            client.get("/v2/report").raise_for_status()
-        assert client.post("/v2/explain", json=BODY).json()["instances"][0]["status"] == "answered"
+            client.get("/v3/report").raise_for_status()
+        assert client.post("/v3/explain", json=BODY).json()["instances"][0]["status"] == "answered"
         # A response is counted once it is sent, so a moment after the client has it.
-        counted = 'requests_total{route="/v2/explain",status="200"} 1.0'
+        counted = 'requests_total{route="/v3/explain",status="200"} 1.0'
         until(lambda: counted in client.get("/metrics").text)
         for victim in children(process.pid):
             others = set(children(process.pid)) - {victim}
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_is_started_again_and_counts_are_sums(here):
             assert others < set(children(process.pid))
             until(lambda: _answers(client))
         text = client.get("/metrics").text
-        assert 'requests_total{route="/v2/report",status="200"} 3.0' in text, "also of the dead"
+        assert 'requests_total{route="/v3/report",status="200"} 3.0' in text, "also of the dead"
         assert counted in text
         workers = children(process.pid)
         process.send_signal(signal.SIGTERM)

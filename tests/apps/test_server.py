@@ -168,7 +168,7 @@ JSON = {"Content-Type": "application/json"}
 def explain(
     client: httpx.Client, instance: dict[str, Any] = LIGHT, **request: Any
 ) -> httpx.Response:
-    return client.post("/v2/explain", json={"instances": [instance], **request})
+    return client.post("/v3/explain", json={"instances": [instance], **request})
 
 
 def request_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def test_a_response_is_the_librarys_explanation_in_the_published_format(name):
     options = {"target": "any-other", "steps": 6, "n_best": 2}
     expected = world.explainer.explain(instances, **worlds.searched(options)).to_json()
     with serving(world.explainer) as client:
-        response = client.post("/v2/explain", json={"instances": instances, **request_of(options)})
+        response = client.post("/v3/explain", json={"instances": instances, **request_of(options)})
     assert response.status_code == 200
     assert response.json() == expected
     jsonschema.validate(response.json(), json_schema())
@@ -222,7 +222,7 @@ def test_every_setting_reaches_the_library():
         "constraints": ["fixed age", "changes <= 3"],
         "costs": {"income": 3, "debt": 0.5},
         "confidence": 0.6,
-        "plausibility": 50,
+        "plausibility": 0.5,
         "steps": 7,
         "stable": False,
         "enforce": "naive",
@@ -234,7 +234,7 @@ def test_every_setting_reaches_the_library():
     with serving(world.explainer) as client:
         for some in (*({name: value} for name, value in options.items()), options):
             expected = world.explainer.explain(instances, **worlds.searched(some)).to_json()
-            found = client.post("/v2/explain", json={"instances": instances, **request_of(some)})
+            found = client.post("/v3/explain", json={"instances": instances, **request_of(some)})
             assert found.json() == expected, some
 
 
@@ -249,11 +249,11 @@ def test_concurrent_requests_are_answered_as_if_alone(client):
 
 def test_an_explainer_is_described_without_training_values(client):
     explainer = worlds.post().explainer
-    schema = client.get("/v2/schema").json()
+    schema = client.get("/v3/schema").json()
     assert schema["labels"] == list(explainer.classes_)
     assert [f["name"] for f in schema["features"]] == list(explainer.schema_.names)
     assert not {"knots", "histogram", "ranks"} & set(schema["features"][0])
-    assert client.get("/v2/report").json() == explainer.report_.to_json()
+    assert client.get("/v3/report").json() == explainer.report_.to_json()
 
 
 def test_why_not_covers_every_instance_without_a_counterfactual():
@@ -263,8 +263,8 @@ def test_why_not_covers_every_instance_without_a_counterfactual():
     explanation = world.explainer.explain(instances, target="approved", constraints=constraints)
     request = {"instances": instances, "target": "approved", "constraints": constraints}
     with serving(world.explainer) as client:
-        response = client.post("/v2/why-not", json=request)
-        none = client.post("/v2/why-not", json={**request, "max_queries": 0})
+        response = client.post("/v3/why-not", json=request)
+        none = client.post("/v3/why-not", json={**request, "max_queries": 0})
     whole = world.explainer.why_not(explanation)
     assert response.json() == why_not_to_json(whole)
     assert any(one["why_not"] for one in response.json()["instances"])
@@ -296,17 +296,17 @@ def test_a_token_is_required_everywhere_but_at_healthz():
         values = (b"Bearer sesame", b"Basic open-sesame", b"Bearer", b"open-sesame", b"Bearer \xff",
                   b"Bearer open-sesame2", b"Bearer open-sesam")  # fmt: skip
         for wrong in ({}, *({"Authorization": value} for value in values)):
-            for path in ("/v2/schema", "/v2/report", "/metrics", "/openapi.json", "/nope"):
+            for path in ("/v3/schema", "/v3/report", "/metrics", "/openapi.json", "/nope"):
                 refused = client.get(path, headers=wrong)
                 assert "token" in sentence(refused, 401)
                 assert refused.headers["www-authenticate"] == "Bearer"
-            sentence(client.post("/v2/explain", headers=wrong, content=b"{"), 401)
+            sentence(client.post("/v3/explain", headers=wrong, content=b"{"), 401)
         right = {"Authorization": "bearer open-sesame"}
-        assert client.get("/v2/schema", headers=right).status_code == 200
+        assert client.get("/v3/schema", headers=right).status_code == 200
         document = client.get("/openapi.json", headers=right).json()
-        assert document["paths"]["/v2/explain"]["post"]["security"] == [{"HTTPBearer": []}]
+        assert document["paths"]["/v3/explain"]["post"]["security"] == [{"HTTPBearer": []}]
         assert "security" not in document["paths"]["/healthz"]["get"]
-        found = client.post("/v2/explain", headers=right, json={"instances": [LIGHT]})
+        found = client.post("/v3/explain", headers=right, json={"instances": [LIGHT]})
         assert found.status_code == 200
 
 
@@ -320,7 +320,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
     monkeypatch.setattr("lapace.apps.server.access.hmac.compare_digest", compare)
     with serving(worlds.post().explainer, token="open-sesame") as client:
         for token in ("no", "o", "open-sesame", "x" * 5_000):
-            client.get("/v2/schema", headers={"Authorization": f"Bearer {token}"})
+            client.get("/v3/schema", headers={"Authorization": f"Bearer {token}"})
     assert compared == [(32, 32)] * 4
 
 
@@ -328,20 +328,20 @@ def test_without_a_token_only_loopback_host_names_are_answered():
     with serving(worlds.post().explainer, make=make_app) as client:
         port = client.base_url.port
         for name in ("127.0.0.1", "localhost", f"LOCALHOST:{port}", "[::1]:80", "[::1]"):
-            assert client.get("/v2/schema", headers={"Host": name}).status_code == 200, name
+            assert client.get("/v3/schema", headers={"Host": name}).status_code == 200, name
         for name in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example",
                      "localhosts", "127.evil.example", "localhost:80.evil.example"):  # fmt: skip
-            assert "localhost" in sentence(client.get("/v2/schema", headers={"Host": name}), 403)
+            assert "localhost" in sentence(client.get("/v3/schema", headers={"Host": name}), 403)
             assert client.get("/healthz", headers={"Host": name}).status_code == 200
     with serving(worlds.post().explainer, make=make_app, token="t") as client:
         headers = {"Host": "behind.example", "Authorization": "Bearer t"}
-        assert client.get("/v2/schema", headers=headers).status_code == 200
+        assert client.get("/v3/schema", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("path", "method", "status"),
-    [("/v2/explain/", "POST", 404), ("/v2/explain", "GET", 405), ("/", "GET", 404),
-     ("/v2/schema", "POST", 405), ("/../etc/passwd", "GET", 404), ("/v2/%00", "GET", 404),
+    [("/v3/explain/", "POST", 404), ("/v3/explain", "GET", 405), ("/", "GET", 404),
+     ("/v3/schema", "POST", 405), ("/../etc/passwd", "GET", 404), ("/v3/%00", "GET", 404),
      ("/docs", "GET", 404), ("/redoc", "GET", 404)],  # they would load foreign scripts
 )  # fmt: skip
 def test_unknown_paths_and_methods_are_errors(client, path, method, status):
@@ -357,25 +357,25 @@ def padded(size: int) -> bytes:
 
 def test_a_body_too_large_is_refused_however_it_is_sent():
     with serving(worlds.post().explainer, max_body=10_000) as client:
-        assert client.post("/v2/explain", content=padded(9_997), headers=JSON).status_code == 200
+        assert client.post("/v3/explain", content=padded(9_997), headers=JSON).status_code == 200
         for size in (10_001, 300_000, 5_000_000):
             body = padded(size)
-            found = sentence(client.post("/v2/explain", content=body, headers=JSON), 413)
+            found = sentence(client.post("/v3/explain", content=body, headers=JSON), 413)
             assert "10,000 bytes" in found
             parts = (body[k : k + 5_000] for k in range(0, size, 5_000))  # chunked
-            sentence(client.post("/v2/explain", content=parts, headers=JSON), 413)
+            sentence(client.post("/v3/explain", content=parts, headers=JSON), 413)
         body = padded(9_000)
         parts = (body[k : k + 500] for k in range(0, len(body), 500))
-        assert client.post("/v2/explain", content=parts, headers=JSON).status_code == 200
+        assert client.post("/v3/explain", content=parts, headers=JSON).status_code == 200
         # A body without an end is not read forever.
         endless = (b" " * 65_536 for _ in range(10_000))
         with suppress(httpx.TransportError):  # the connection may be closed while it is sent
-            assert client.post("/v2/explain", content=endless, headers=JSON).status_code == 413
+            assert client.post("/v3/explain", content=endless, headers=JSON).status_code == 413
         assert client.get("/healthz").status_code == 200
 
 
 def test_a_body_announced_as_far_too_large_is_refused_at_once(client):
-    head = "POST /v2/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v3/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", client.base_url.port), 20) as connection:
         connection.sendall(f"{head}Content-Length: {10**12}\r\n\r\n".encode())
         response = connection.makefile("rb").read().decode()  # of a body nothing was sent
@@ -384,7 +384,7 @@ def test_a_body_announced_as_far_too_large_is_refused_at_once(client):
 
 def test_a_long_value_and_a_large_response_are_refused(client, monkeypatch):
     assert explain(client, dict(LIGHT, stamp="x" * 1_000)).status_code == 200
-    for route in ("/v2/explain", "/v2/why-not"):
+    for route in ("/v3/explain", "/v3/why-not"):
         body = {"instances": [LIGHT, dict(LIGHT, stamp="x" * 1_001)]}
         found = sentence(client.post(route, json=body), 422)
         assert "instance 1 has 1,001 characters in column 'stamp'" in found
@@ -397,7 +397,7 @@ def test_a_long_value_and_a_large_response_are_refused(client, monkeypatch):
 
 def test_a_body_that_does_not_arrive_times_out():
     with serving(worlds.post().explainer, timeout=LONG) as client:
-        head = "POST /v2/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = "POST /v3/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         address = ("127.0.0.1", client.base_url.port)
         with socket.create_connection(address, 60) as connection, ThreadPoolExecutor(1) as pool:
             connection.sendall(f'{head}Content-Length: 50\r\n\r\n{{"instances"'.encode())
@@ -443,12 +443,13 @@ def test_a_body_that_does_not_arrive_times_out():
         (b'{"instances": [], "search": {"picks": ["frist"]}}', 422, "search.picks[0]: Input"),
         (b'{"instances": [], "search": {"n_best": 11}}', 422, "search.n_best: Input should be"),
         (b'{"instances": [], "confidence": 2}', 422, "confidence: Input should be less than or"),
+        (b'{"instances": [], "plausibility": 5}', 422, "5th percentile write 0.05"),
         (b'{"instances": [], "confidence": 0.9}', 422, "predict_proba"),
         (b'{"instances": [], "' + b"x" * 5000 + b'": 1}', 422, "Extra inputs are not permitted."),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_body_is_one_sentence_that_names_the_field(client, body, status, says):
-    for route in ("/v2/explain", "/v2/why-not"):
+    for route in ("/v3/explain", "/v3/why-not"):
         found = sentence(client.post(route, content=body, headers=JSON), status)
         assert says in found
         assert len(found) <= 600
@@ -459,23 +460,23 @@ def test_what_is_wrong_with_a_body_is_one_sentence_that_names_the_field(client, 
     [{**JSON, "Content-Encoding": "gzip"}, {"Content-Type": "text/plain"}, {"Content-Type": ""}],
 )
 def test_a_body_must_be_plain_json(client, headers):
-    response = client.post("/v2/explain", content=padded(100), headers=headers)
+    response = client.post("/v3/explain", content=padded(100), headers=headers)
     assert "not compressed, with Content-Type: application/json" in sentence(response, 415)
 
 
 def test_limits_hold_and_are_listed():
     with serving(worlds.post().explainer, max_instances=3, max_body=50_000) as client:
-        limits = client.get("/v2/schema").json()["limits"]
+        limits = client.get("/v3/schema").json()["limits"]
         assert limits == {
             "body": 50_000, "instances": 3, "queries": 500_000, "nodes": 100_000, "steps": 100
         }  # fmt: skip
-        assert client.post("/v2/explain", json={"instances": [LIGHT] * 3}).status_code == 200
-        found = sentence(client.post("/v2/explain", json={"instances": [LIGHT] * 4}), 422)
+        assert client.post("/v3/explain", json={"instances": [LIGHT] * 3}).status_code == 200
+        found = sentence(client.post("/v3/explain", json={"instances": [LIGHT] * 4}), 422)
         assert found == "There are 4 instances; send at most 3."
         found = sentence(explain(client, constraints=["fixed speed"] * 101), 422)
         assert "at most 100 items" in found
         assert "at most 1000 char" in sentence(explain(client, constraints=["x" * 1001]), 422)
-        many = client.post("/v2/why-not", json={"instances": [], "max_queries": 50_001})
+        many = client.post("/v3/why-not", json={"instances": [], "max_queries": 50_001})
         assert sentence(many, 422).startswith("max_queries: Input should be less than")
         nulls = dict.fromkeys(ExplainRequest.model_fields.keys() - {"instances"})
         assert explain(client, **nulls).json() == explain(client).json()
@@ -509,11 +510,11 @@ def test_requests_run_wait_and_are_refused_before_their_bodies_are_read(gate):
         until(lambda: client.health() == {"running": 1, "waiting": 2, "stuck": 0})
         assert client.get("/readyz").status_code == 503
         assert client.get("/healthz").status_code == 200
-        refused = client.post("/v2/explain", content=b"{", headers=JSON)
+        refused = client.post("/v3/explain", content=b"{", headers=JSON)
         found = sentence(refused, 503)
         assert found == "3 requests are running or waiting. Try again in 5 seconds."
         assert refused.headers["retry-after"] == "5"
-        assert client.get("/v2/report").status_code == 200  # what needs no classifier is answered
+        assert client.get("/v3/report").status_code == 200  # what needs no classifier is answered
         gate.open.set()
         assert [future.result().status_code for future in accepted] == [200] * 3
         assert explain(client).status_code == 200
@@ -556,7 +557,7 @@ def test_a_request_whose_client_is_gone_is_not_computed(gate):
         first = pool.submit(explain, client, HEAVY)
         assert gate.blocked.acquire(timeout=60)
         body = json.dumps({"instances": [HEAVY]})
-        head = "POST /v2/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = "POST /v3/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         with socket.create_connection(("127.0.0.1", client.base_url.port), 60) as connection:
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             until(lambda: client.health()["waiting"] == 1)
@@ -581,7 +582,7 @@ def test_a_broken_classifier_is_a_bad_gateway_and_its_message_is_only_logged(gat
             sentence(explain(client), 502)
         assert SECRET in caplog.text
         assert client.get("/healthz").status_code == 200
-        assert client.get("/v2/schema").json()["rules"] == ["speed >= 0"]
+        assert client.get("/v3/schema").json()["rules"] == ["speed >= 0"]
         gate.broken = SystemExit(3)
         assert sentence(explain(client), 502) == found
         gate.broken = None
@@ -592,7 +593,7 @@ def test_an_instance_the_classifier_raises_on_does_not_stop_the_others(gate, cap
     _, explainer = gated()
     instances = [LIGHT, {**LIGHT, "stamp": "cursed"}, {**LIGHT, "weight": "heavy"}]
     with serving(explainer) as client:
-        response = client.post("/v2/explain", json={"instances": instances})
+        response = client.post("/v3/explain", json={"instances": instances})
         assert response.status_code == 200
         found = response.json()["instances"]
         assert [p["status"] for p in found] == ["answered", "malformed", "malformed"]

@@ -94,7 +94,7 @@ def test_a_request_that_spends_its_budget_says_so():
 
     with serving(worlds.post().explainer, max_queries=400) as client:
         request = {"instances": letters(30), "target": "dear"}
-        response = client.post("/v2/explain", json=request)
+        response = client.post("/v3/explain", json=request)
         assert response.status_code == 200
         assert response.headers["lapace-budget"] == "The budget of 400 queries is spent."
         jsonschema.validate(response.json(), json_schema())
@@ -149,14 +149,14 @@ def test_hosts_and_origins_are_checked():
     with serving(worlds.post().explainer, hosts=["explain.example.org"], token="t") as client:
         token = {"Authorization": "Bearer t", "Host": "explain.example.org:443"}
         request = {"instances": [LIGHT]}
-        assert client.get("/v2/schema", headers=token).status_code == 200
+        assert client.get("/v3/schema", headers=token).status_code == 200
         other = {**token, "Host": "evil.example"}
-        assert "Host header" in sentence(client.get("/v2/schema", headers=other), 403)
+        assert "Host header" in sentence(client.get("/v3/schema", headers=other), 403)
         for origin in ("https://evil.example", "null", "https://explain.example.org.evil"):
-            response = client.post("/v2/explain", json=request, headers={**token, "Origin": origin})
+            response = client.post("/v3/explain", json=request, headers={**token, "Origin": origin})
             assert "another origin" in sentence(response, 403)
         own = {**token, "Origin": "https://explain.example.org:443"}
-        assert client.post("/v2/explain", json=request, headers=own).status_code == 200
+        assert client.post("/v3/explain", json=request, headers=own).status_code == 200
 
 
 def test_every_response_has_an_id_and_closes_the_doors_of_a_browser():
@@ -184,7 +184,7 @@ def test_metrics_count_what_happened():
         client.get("/nope")
         text = client.get("/metrics").text
         found = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
-        assert found['lapace_requests_total{route="/v2/explain",status="200"}'] == "3.0"
+        assert found['lapace_requests_total{route="/v3/explain",status="200"}'] == "3.0"
         assert found['lapace_requests_total{route="other",status="404"}'] == "1.0"
         assert found["lapace_request_seconds_count"] == "4.0"
         assert found['lapace_request_seconds_bucket{le="+Inf"}'] == "4.0"
@@ -198,7 +198,7 @@ def test_requests_are_logged_without_data(caplog):
         serving(worlds.post().explainer, token={"alice": "t"}, log_requests=True) as client,
     ):
         client.post(
-            "/v2/explain?name=Ms-Secret",
+            "/v3/explain?name=Ms-Secret",
             json={"instances": [dict(LIGHT, stamp="Ms-Secret")]},
             headers={"Authorization": "Bearer t", "X-Request-Id": "r-1"},
         )
@@ -206,7 +206,7 @@ def test_requests_are_logged_without_data(caplog):
     (record,) = caplog.records
     line = json.loads(JsonLines().format(record))
     assert {k: line[k] for k in ("method", "route", "status", "client")} == {
-        "method": "POST", "route": "/v2/explain", "status": 200, "client": "alice"
+        "method": "POST", "route": "/v3/explain", "status": 200, "client": "alice"
     }  # fmt: skip
     assert "Secret" not in JsonLines().format(record)
 
@@ -292,14 +292,14 @@ def check_proxy(certificate: Path, port: int) -> None:
     with httpx.Client(verify=context, base_url=f"https://127.0.0.1:{port}", timeout=60) as client:
         more = {"extensions": {"sni_hostname": name}, "headers": {"Host": name}}
         until(lambda: reachable(client, **more))
-        assert client.get("/v2/schema", **more).status_code == 401
+        assert client.get("/v3/schema", **more).status_code == 401
         with_token = more | {"headers": {"Host": name, "Authorization": "Bearer open-sesame"}}
-        found = client.post("/v2/explain", json={"instances": [LIGHT]}, **with_token)
+        found = client.post("/v3/explain", json={"instances": [LIGHT]}, **with_token)
         assert found.status_code == 200
         assert found.headers["strict-transport-security"] == "max-age=31536000"
         assert re.fullmatch("[0-9a-f]{32}", found.headers["x-request-id"])
         assert client.get("/metrics", **with_token).status_code == 403
-        large = client.post("/v2/explain", content=b" " * 2_000_000, **with_token)
+        large = client.post("/v3/explain", content=b" " * 2_000_000, **with_token)
         assert large.status_code == 413
         statuses = [client.get("/readyz", **with_token).status_code for _ in range(120)]
         assert set(statuses) == {200, 429}, "a client that sends too fast is slowed down"

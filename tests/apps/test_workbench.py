@@ -219,7 +219,7 @@ def test_every_stop_is_ok_and_named(explanation):
             assert stop["label"] == "approved"
     assert "Closest to today" in names
     best = explanation.best(3)
-    careful = (best.mark != "") | (best.density < 5)
+    careful = (best.mark != "") | (best.density < 0.05)
     assert ("Recommended" in names) == bool((~careful).any())
     assert ("Best found" in names) == bool(careful.any())
     for key in ("best9", "path999:0", "path0:999", "nearest; drop", "", "best-1"):
@@ -465,8 +465,8 @@ def test_the_page_needs_a_login_and_its_websocket_too(page_address, client):
     forged = right.cookies[COOKIE].replace(".", "x.", 1)
     assert not connects(page_address, {"Cookie": f"{COOKIE}={forged}"})
     # The cookie opens pages, not the API: a page of another origin cannot use it there.
-    assert client.get("/v2/report").status_code == 401
-    assert client.post("/v2/explain", json={"instances": []}).status_code == 401
+    assert client.get("/v3/report").status_code == 401
+    assert client.post("/v3/explain", json={"instances": []}).status_code == 401
     assert client.get(f"{PATH}x").status_code == 401
     client.post(f"{PATH}/logout")
     assert COOKIE not in client.cookies

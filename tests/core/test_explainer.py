@@ -85,7 +85,7 @@ def test_every_instance_gets_counterfactuals_that_are_ok_and_of_the_instances_ty
     for pick in picks_of(explanation, "first middle last nearest"):
         assert pick.ok.all()
         assert not np.isnan(pick.distance).any()
-        assert ((pick.density >= 0) & (pick.density <= 100)).all()
+        assert ((pick.density >= 0) & (pick.density <= 1)).all()
     rows = explanation.first().rows
     assert type(rows) is type(here.instances)
     if isinstance(rows, pd.DataFrame):
@@ -667,7 +667,9 @@ def test_costs_weigh_the_distance_and_move_the_nearest():
         ({"picks": (3,)}, "no pick 3"),
         ({"n_best": 0}, "n_best"),
         ({"n_starts": 101}, "n_starts is 101; it must be at most 100"),
-        ({"plausibility": 100}, "plausibility is 100; it is a percentile"),
+        ({"plausibility": 5}, "plausibility is 5; it is a share.*the 5th percentile write 0.05"),
+        ({"plausibility": 1}, "a share between 0 and 1"),
+        ({"confidence": 64}, "confidence is 64; it is a probability.*for 90% write 0.9"),
         ({"stable": 1}, "stable"),
         ({"confidence": 0}, "probability"),
         ({"confidence": "x"}, "confidence"),
@@ -741,7 +743,7 @@ def test_an_argument_of_one_call_never_leaks_into_the_next():
         stable=False,
         picks=("best",),
         n_best=2,
-        plausibility=20,
+        plausibility=0.2,
         candidates=before,
     )
     odd = here.instances.copy()

@@ -274,17 +274,17 @@ def test_draws_have_the_mixtures_mean_and_covariance() -> None:
     assert torch.allclose(z.T.cov(), covariance, atol=0.1)
 
 
-def test_the_percentile_counts_training_rows_that_are_less_dense() -> None:
+def test_the_share_below_counts_training_rows_that_are_less_dense() -> None:
     rng = np.random.default_rng(8)
     plain = mixture(rng, 2, 3)
     training = torch.tensor(rng.normal(size=(40, 3)), dtype=torch.float32)
     typical = plain.log_density(training).sort().values
     found = Mixture(plain.log_weights, plain.means, plain.scales, typical)
     z = torch.tensor(rng.normal(size=(25, 3)), dtype=torch.float32)
-    for point, percent in zip(z, found.percentile(z).tolist(), strict=True):
+    for point, share in zip(z, found.share_below(z).tolist(), strict=True):
         here = found.log_density(point[None]).item()
-        assert percent == pytest.approx(100 * sum(t < here for t in typical.tolist()) / 40)
-    far = found.percentile(torch.full((1, 3), 50.0))
+        assert share == sum(t < here for t in typical.tolist()) / 40
+    far = found.share_below(torch.full((1, 3), 50.0))
     assert far.tolist() == [0.0]
 
 

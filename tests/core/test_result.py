@@ -104,7 +104,7 @@ def made_up(
         valid=rng.integers(-1, 2, (len(instance), size)).astype(np.int8),
         feasible=rng.random((len(instance), size)) < 0.7,
         probability=probability,
-        density=rng.uniform(0, 100, (len(instance), size)),
+        density=rng.uniform(0, 1, (len(instance), size)),
         **{name: rng.random((len(instance), size)) for name in SURVIVAL},
         distance=schema.gaps(original[instance][:, None], cells).sum(axis=2),
         picked=picked,
@@ -112,7 +112,7 @@ def made_up(
         n_queries=int(rng.integers(0, 999)),
         costs={"age": 2.0},
         confidence=0.75,
-        plausibility=10.0,
+        plausibility=0.1,
         search={"steps": 6, "stable": True, "enforce": "exact", "picks": picks, "n_best": 3},
         minimal={},
     )
@@ -148,7 +148,7 @@ def minimal_rows(
         label=np.array([*explanation.labels], dtype=object)[rng.integers(0, 3, count)],
         feasible=rng.random(count) < 0.8,
         probability=rng.random(count),
-        density=rng.uniform(0, 100, count),
+        density=rng.uniform(0, 1, count),
         rank=np.arange(count) - np.searchsorted(instance, instance),
         mark=marks[rng.integers(0, 4, count)],
         **{name: rng.random(count) for name in SURVIVAL},
@@ -548,7 +548,7 @@ def one_path(**changes) -> Explanation:
             for name, dtype in (("valid", np.int8), ("feasible", bool), ("distance", float))
         },
         probability=np.full((1, 7), 0.5),
-        density=np.full((1, 7), 50.0),
+        density=np.full((1, 7), 0.5),
         **{name: np.full((1, 7), 0.8) for name in SURVIVAL},
         picked={"first": np.array([4]), "middle": np.array([5]), "last": np.array([5]), **changes},
         crossings=np.array([0]),
@@ -640,7 +640,7 @@ def test_what_is_not_there_is_said():
 
 
 def test_a_document_of_an_earlier_lapace_is_valid_and_read_back():
-    file = Path(__file__).parent / "data" / "explanation-2.json"
+    file = Path(__file__).parent / "data" / "explanation-3.json"
     data = json.loads(file.read_text())
     jsonschema.Draft202012Validator.check_schema(json_schema())
     jsonschema.validate(data, json_schema())
@@ -689,7 +689,7 @@ def test_json_keeps_the_options_of_the_query():
     explanation = made_up(4)
     data = json.loads(json.dumps(explanation.to_json()))
     search = {**explanation.search, "picks": list(PICKS)}
-    numbers = {"costs": {"age": 2.0}, "confidence": 0.75, "plausibility": 10.0}
+    numbers = {"costs": {"age": 2.0}, "confidence": 0.75, "plausibility": 0.1}
     assert data["options"] == {**numbers, "search": search}
     assert Explanation.from_json(data).search == explanation.search
     fixed = replace(explanation, costs={"age": np.inf, "income": np.int64(3)})
@@ -733,8 +733,8 @@ def test_json_is_written_to_a_file_whole_or_not_at_all(tmp_path):
     ("place", "value", "message"),
     [
         (("format",), "else", "This is not a lapace explanation"),
-        (("version",), 1, "of format version 1, and this lapace reads version 2"),
-        (("version",), 99, "of format version 99, and this lapace reads version 2"),
+        (("version",), 2, "of format version 2, and this lapace reads version 3"),
+        (("version",), 99, "of format version 99, and this lapace reads version 3"),
         (("extra",), 1, "is damaged: Object contains unknown field `extra`"),
         (("instances", 1, "status"), "fine", r"damaged: .*'fine', at instances\[1\]\.status"),
         (("instances", 1, "label"), "perhaps", "the classifier has no label 'perhaps'"),

@@ -38,7 +38,7 @@ CALLS = [
     (worlds.bank, None, {"constraints": CONSTRAINTS}),
     (worlds.bank, "approved", {"costs": {"income": 4.0, "age": np.inf}}),
     (worlds.bank, "approved", {"confidence": 0.8}),
-    (worlds.bank, "approved", {"plausibility": 10}),
+    (worlds.bank, "approved", {"plausibility": 0.1}),
     (unusual_bank, None, {}),
     (worlds.seasons, 2, {}),
     (worlds.seasons, "any-other", {"constraints": ["rain <= original"]}),
@@ -90,7 +90,7 @@ class Judge:
         return ok
 
     def usual(self, instance: int, cells: np.ndarray) -> np.ndarray:
-        """At least as usual as the 5th percentile of rows of the label, whatever the instance."""
+        """At least as usual as 5% of the rows of the label, whatever the instance."""
         return self.density(instance, cells) >= RARE
 
     def sure(self, instance: int, cells: np.ndarray) -> np.ndarray:
@@ -487,14 +487,14 @@ def test_an_answer_off_the_paths_is_told_apart():
 def test_plausibility_is_the_least_density_of_an_ok_row():
     here = worlds.bank()
     plain = worlds.explained(here, "approved", steps=10)
-    explanation = worlds.explain(here, "approved", plausibility=30, steps=10)
-    assert explanation.plausibility == 30
-    assert (plain.density[plain.ok] < 30).any()
-    assert (explanation.density[explanation.ok] >= 30).all()
+    explanation = worlds.explain(here, "approved", plausibility=0.3, steps=10)
+    assert explanation.plausibility == 0.3
+    assert (plain.density[plain.ok] < 0.3).any()
+    assert (explanation.density[explanation.ok] >= 0.3).all()
     for pick in ("first", "middle", "last", "nearest", "best"):
         rows = getattr(explanation, pick)()
         assert rows.ok.any()
-        assert (rows.density[rows.ok] >= 30).all()
+        assert (rows.density[rows.ok] >= 0.3).all()
 
 
 def test_no_training_row_is_searched_from_or_returned():

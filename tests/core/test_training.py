@@ -318,11 +318,11 @@ def test_densities_are_mixtures_around_each_labels_rows(rows: Rows) -> None:
         assert mixture.log_weights.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
         assert (mixture.scales.diagonal(dim1=1, dim2=2) > 0).all()
         assert torch.equal(mixture.typical, mixture.log_density(latent).sort().values)
-        ranks = mixture.percentile(latent).sort().values
-        even = 100 * torch.arange(len(latent)) / len(latent)
-        assert torch.allclose(ranks, even, atol=100 / len(latent) + 1e-3)
+        ranks = mixture.share_below(latent).sort().values
+        even = torch.arange(len(latent)).double() / len(latent)
+        assert torch.allclose(ranks, even, atol=1 / len(latent) + 1e-5)
         far = latent.mean(dim=0, keepdim=True) + 100
-        assert mixture.percentile(far).item() == 0.0
+        assert mixture.share_below(far).item() == 0.0
 
 
 def test_a_single_gaussian_has_the_mean_and_covariance_of_one_draw_per_row(
@@ -370,7 +370,7 @@ def test_the_density_of_a_label_without_clusters_is_zero(rows: Rows) -> None:
     model, _ = fit(shape, recipe, x[kept], y[kept], c[kept], random_state=0)
     found, _ = densities(model, recipe, x[kept], y[kept], c[kept], random_state=0)
     assert [len(mixture.means) > 0 for mixture in found] == [True, False, True]
-    assert found[1].percentile(torch.zeros(2, 3)).tolist() == [0.0, 0.0]
+    assert found[1].share_below(torch.zeros(2, 3)).tolist() == [0.0, 0.0]
 
 
 def test_the_papers_density_is_its_prior(rows: Rows) -> None:

@@ -33,7 +33,7 @@ __all__ = [
 
 ASKED = 2  # sampled rows queried for each start that is wanted
 MORE = 2  # times as many under constraints, which move them
-MIN_PERCENTILE = 0.2  # of an instance's categories among the target's, to get a frozen copy
+MIN_SHARE = 0.002  # of the target's rows, no more typical in their categories: a frozen copy
 HYBRIDS = 50  # rows tried at a time for each start wanted, where constraints leave an instance none
 ROUNDS = 3  # how often they are
 ROWS = 50_000  # hybrid rows held at once
@@ -185,8 +185,8 @@ def frozen_category_lines(
     decoder = problem.fitted.decoder
     if not decoder.trees or not instances.states.shape[1]:
         return np.empty(0, dtype=np.int64)
-    typical = decoder.category_percentile(instances.schema, instances.cells[instance], label)
-    return np.flatnonzero(typical >= MIN_PERCENTILE)
+    typical = decoder.category_density(instances.schema, instances.cells[instance], label)
+    return np.flatnonzero(typical >= MIN_SHARE)
 
 
 # ------------------------------------------------------------------------------------------------

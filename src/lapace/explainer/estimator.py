@@ -329,8 +329,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 rows that a number passes, or on a change of category; 1 by default, infinity holds
                 the column fixed.
             confidence: The least probability of the target a counterfactual must have.
-            plausibility: How usual a counterfactual must be: its least density percentile among
-                training rows of the target, 5 for instance.
+            plausibility: How usual a counterfactual must be: the least share of the training rows
+                of the target that are less dense, 0.05 for instance.
             candidates: Rows to be considered too and made minimal: an earlier explanation of the
                 same instances, or a table with a column `instance` (its id, or its position).
             search: How to search, where the defaults will not do.

@@ -43,7 +43,7 @@ class MinimalRows(NamedTuple):
         rank: Which of its best rows it is, cheapest first.
         prototype: The prototype of the path that comes closest to it; -1 for none.
         steps: The row, evaluated.
-        density: Its density percentile.
+        density: The share of the target's training rows that are less dense.
         mark: What a best row lacks, in words.
     """
 

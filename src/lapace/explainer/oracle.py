@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["MARGIN", "OK", "RARE", "USUAL", "Oracle", "query_rows"]
 
 MAX_REFUSED = 200  # rows of a search the classifier may raise on before it counts as broken
-RARE = 5.0  # the floor of `best`: a density percentile among training rows of the target
+RARE = 0.05  # the floor of `best`: a share of the training rows of the target is less dense
 # What a row has to be: ok; ok with a margin; ok with a margin and not too unusual.
 OK, MARGIN, USUAL = 0, 1, 2
 
@@ -161,7 +161,7 @@ class Oracle:
         )
 
     def density(self, steps: Steps, instance: Ints) -> Floats:
-        """Density percentiles of rows among training rows of the label they are meant to have."""
+        """Returns the share of training rows of the label meant that are less dense than rows."""
         label = self.problem.instances.label_reached(steps.predicted, instance)
         return self.problem.fitted.decoder.density(self.problem.schema, steps.cells, label)
 

@@ -187,7 +187,7 @@ class Problem:
         search: How to search.
         costs: Weight of a change, for some columns.
         confidence: The least probability of the target.
-        plausibility: The least density percentile among training rows of the target.
+        plausibility: The least density: a share of the training rows of the target.
         candidates: Rows to be considered too.
     """
 
@@ -271,7 +271,7 @@ def make_problem(
         constraints: Beside the rules kept in `fitted`.
         costs: Infinity becomes a `fixed` constraint.
         confidence: Needs a classifier with probabilities.
-        plausibility: A density percentile.
+        plausibility: The least density, a share from 0 to below 1.
         search: How to search.
         candidates: An explanation, or a table with a column `instance`.
     """
@@ -280,16 +280,19 @@ def make_problem(
     weights = _checked_costs(costs)
     if confidence is not None:
         if not (_is_number(confidence) and 0 < confidence <= 1):
-            raise InputError(f"confidence is {confidence!r}; it is a probability, over 0 to 1.")
+            raise InputError(
+                f"confidence is {confidence!r}; it is a probability between 0 "
+                "and 1: for 90% write 0.9."
+            )
         if not classifier.has_probability:
             raise InputError(
                 "confidence needs a classifier with predict_proba, and this one has none. Leave it "
                 "out."
             )
-    if plausibility is not None and not (_is_number(plausibility) and 0 <= plausibility < 100):
+    if plausibility is not None and not (_is_number(plausibility) and 0 <= plausibility < 1):
         raise InputError(
-            f"plausibility is {plausibility!r}; it is a percentile among training rows, from 0 to "
-            "below 100."
+            f"plausibility is {plausibility!r}; it is a share between 0 and 1: for the 5th "
+            "percentile write 0.05."
         )
     accepted_row = fitted.prototypes[0].cells[None]
     instances = read_instances(X, fitted.schema, classifier, target, known_row=accepted_row)

@@ -319,9 +319,9 @@ def _try_out(fitted: Fitted, report: outer.Report) -> None:
     schema.frame(cells)
     schema.decode(schema.encode(cells))
     decoder.decode(z, labels)
-    decoder.percentile(z, labels)
+    decoder.latent_density(z, labels)
     for mixture in decoder.samplers.values():
-        decoder.percentile(mixture.sample(1, torch.Generator()).to(decoder.device), labels[:1])
+        decoder.latent_density(mixture.sample(1, torch.Generator()).to(decoder.device), labels[:1])
     str(report)
 
 

@@ -41,7 +41,7 @@ def evaluate(
     | `distance`, `changed` | mean distance in percentiles, mean number of features changed |
     | `range_distance` | mean distance with numbers' changes over their ranges, as in the paper |
     | `lof`, `lof_median` | local outlier factor, 20 neighbours |
-    | `density`, `density_median` | percentile of latent density; NaN where unknown |
+    | `density`, `density_median` | share of the label's rows that are less dense; or NaN |
     | `diversity` | NaN where each instance has one counterfactual |
     | `training_distance`, `copies` | median distance to the nearest reference row, share at 0 |
     | **with** `held_out` | `held_out_distance`, `held_out_copies`, `privacy_ratio` |

@@ -351,30 +351,30 @@ class Decoder:
         likeliest: Ints = scores.argmax(axis=1)
         return likeliest
 
-    def percentile(self, z: Tensor, labels: Ints) -> Floats:
-        """Returns the density percentile of latent points among rows of their label: (n,)."""
-        percentile = np.full(len(labels), np.nan)
+    def latent_density(self, z: Tensor, labels: Ints) -> Floats:
+        """Returns the share of their label's rows that are less dense than latent points: (n,)."""
+        share = np.full(len(labels), np.nan)
         for label, rows in _by_label(labels):
             points = z[torch.as_tensor(rows, device=z.device)].cpu()
             with torch.inference_mode():
-                percentile[rows] = self.mixtures[label].percentile(points).numpy()
-        return percentile
+                share[rows] = self.mixtures[label].share_below(points).numpy()
+        return share
 
     def density(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
-        """Returns the density percentile of rows among training rows of their label: (n,)."""
-        return self.percentile(self._encode(schema.encode(cells), labels), labels)
+        """Returns the share of training rows of their label that are less dense than rows: (n,)."""
+        return self.latent_density(self._encode(schema.encode(cells), labels), labels)
 
-    def category_percentile(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
+    def category_density(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
         """Returns how typical rows' combinations of categories are for their label: (n,).
 
-        As a percentile among the training rows of the label.
+        It is the share of the label's training rows that are no more typical.
         """
-        percentile = np.full(len(labels), 100.0)
+        share = np.ones(len(labels))
         if self.trees and schema.coding.blocks:
             states = schema.coding.states(cells)
             for label, rows in _by_label(labels):
-                percentile[rows] = 100.0 * self.trees[label].quantile(states[rows])
-        return percentile
+                share[rows] = self.trees[label].quantile(states[rows])
+        return share
 
     def sample(self, label: int, count: int, random_state: int) -> Floats:
         """Draws new rows of a label: latent points, decoded, with part of the decoder's noise."""

@@ -41,7 +41,8 @@ class Counterfactuals:
         valid: Whether this label is the target (with the required confidence).
         feasible: Whether every constraint and rule holds on exactly this row.
         probability: The classifier's probability of the target; NaN where unknown.
-        density: Percentile of its latent density among training rows; NaN where unknown.
+        density: How usual it is: the share of the training rows of its label that are less dense;
+            NaN where unknown.
         distance: Distance from the instance by `Schema.distance` with the costs of the query.
         survival: Estimated chance that the row keeps the target when the classifier is retrained;
             NaN where unknown. `survival_low` and `survival_high` are its 90% interval.

@@ -21,15 +21,14 @@ from lapace.table import Level, Template
 
 __all__ = ["from_json", "json_schema", "to_json", "why_not_to_json"]
 
-VERSION = 2
-ADDRESS = "https://lapace.readthedocs.io/schemas/explanation-2.json"
+VERSION = 3
+ADDRESS = "https://lapace.readthedocs.io/schemas/explanation-3.json"
 MINIMAL = ("nearest", "best")  # picks that lie on no path
 NUMBERS = ("probability", "density", "survival", "survival_low", "survival_high", "distance")
 
 Row: TypeAlias = tuple[Cell, ...]
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-Percentile: TypeAlias = Annotated[float, Meta(ge=0, le=100)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
@@ -41,7 +40,7 @@ class JudgedRow(Document):
         label: What the classifier says of the row; null: it was not queried.
         feasible: Whether every constraint holds on it.
         probability: The classifier's probability of the target.
-        density: Percentile of the latent density among training rows.
+        density: Share of the training rows of its label that are less dense.
         survival: Estimated chance that the row keeps the target when the classifier is retrained.
         survival_low: Lower end of its 90% interval.
         survival_high: Upper end of its 90% interval.
@@ -52,7 +51,7 @@ class JudgedRow(Document):
     label: Level | None
     feasible: bool
     probability: float | None
-    density: Percentile | None
+    density: Share | None
     survival: Share | None
     survival_low: Share | None
     survival_high: Share | None
@@ -137,13 +136,13 @@ class OptionsDocument(Document):
     Attributes:
         costs: Weights of the distance by column; null: infinite, the column is fixed.
         confidence: The probability of the target that `valid` required.
-        plausibility: The density percentile that `feasible` required.
+        plausibility: The density that `feasible` required.
         search: The settings of the search by name.
     """
 
     costs: Mapping[str, Amount | None] | None
     confidence: Share | None
-    plausibility: Percentile | None
+    plausibility: Share | None
     search: dict[str, Any]
 
 
@@ -161,7 +160,7 @@ class ExplanationDocument(Document):
     """
 
     format: Literal["lapace/explanation"]
-    version: Literal[2]
+    version: Literal[3]
     schema: Schema
     template: Template
     labels: Annotated[tuple[Level, ...], Meta(min_length=2)]

@@ -66,7 +66,7 @@ class Explanation:
         ids: Identifiers of the instances, where their table had any.
         costs: The weights of `distance` by column, where any were given.
         confidence: The probability of the target that `valid` required, where one was given.
-        plausibility: The density percentile that `feasible` required, where one was given.
+        plausibility: The density that `feasible` required, where one was given.
         search: The settings of the search, by name.
         why_not: The smallest relaxation for each instance without a counterfactual (none_found,
             infeasible), by position; empty until `Explainer.why_not` is called.

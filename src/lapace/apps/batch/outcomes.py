@@ -48,7 +48,7 @@ class Request:
         constraints: As text.
         costs: Weights of changes by column.
         confidence: The least probability of the target.
-        plausibility: The least density percentile.
+        plausibility: The least density, a share from 0 to below 1.
         search: How to search; its picks are the counterfactuals that are written.
         id_column: The column that identifies the rows; by default the one the explainer's file
             names, or else `id`, if that is no feature.

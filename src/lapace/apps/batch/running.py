@@ -39,7 +39,7 @@ from lapace.result import STATUSES
 __all__ = ["Summary", "content_of", "run"]
 
 MANIFEST, SUMMARY = "_manifest.json", "_summary.json"
-FORMAT = 2
+FORMAT = 3
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 

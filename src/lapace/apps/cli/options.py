@@ -124,7 +124,7 @@ class Wanted:
         [], help="The weight of a column's changes: income=2, age=impossible. Repeatable."
     )
     confidence: float | None = Option(None, help="The least probability of the target.")
-    plausibility: float | None = Option(None, help="The least density percentile, below 100.")
+    plausibility: float | None = Option(None, help="The least density: a share from 0 to below 1.")
 
     def arguments(self, explainer: Explainer, model: Path) -> dict[str, Any]:
         """Returns the arguments of `Explainer.explain`, by name.

@@ -89,7 +89,7 @@ def _about(rows: Counterfactuals, row: int) -> str:
         parts.append(f"prototype {number}" if number >= 0 else f"sampled endpoint {-number}")
     parts += [f"probability {probability:.2f}"] if _is_known(probability) else []
     parts.append(f"distance {rows.distance[row]:.2f}")
-    parts += [f"more typical than {density:.0f}% of training rows"] if _is_known(density) else []
+    parts += [f"more typical than {density:.0%} of training rows"] if _is_known(density) else []
     parts += [f"mark: {rows.mark[row]}"] if rows.mark[row] else []
     return ", ".join(parts)
 

@@ -16,7 +16,7 @@ __all__ = [
     "constraints_of", "move_words", "needed_moves", "reason", "sure", "usual",
 ]  # fmt: skip
 
-RARE, COMMON = 5.0, 25.0  # density percentiles below which a row is called unusual, less usual
+RARE, COMMON = 0.05, 0.25  # densities below which a row is called unusual, less usual
 
 
 # ------------------------------------------------------------------------------------------------
@@ -56,14 +56,16 @@ def usual(density: float, mark: str = "") -> str:
     """Says how usual a row is among those with its answer; empty where that is not known.
 
     Examples:
-        >>> usual(2.0), usual(40.0), usual(float("nan"))
+        >>> usual(0.02), usual(0.4), usual(float("nan"))
         ('very unusual', 'usual', '')
     """
     if np.isnan(density):
         return ""
     if "unusual" in mark or density < RARE:
         return "very unusual"
-    return "less usual than most" if density < COMMON else "usual" if density < 75 else "very usual"
+    return (
+        "less usual than most" if density < COMMON else "usual" if density < 0.75 else "very usual"
+    )
 
 
 # ------------------------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ class Metrics:
 
     Examples:
         >>> metrics = Metrics()
-        >>> metrics.answered("/v2/explain", 200, 0.02)
+        >>> metrics.answered("/v3/explain", 200, 0.02)
         >>> print(metrics.text().splitlines()[2])
-        lapace_requests_total{route="/v2/explain",status="200"} 1.0
+        lapace_requests_total{route="/v3/explain",status="200"} 1.0
     """
 
     def __init__(self) -> None:

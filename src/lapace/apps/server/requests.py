@@ -73,7 +73,7 @@ class ExplainRequest(RequestModel):
     )
     costs: dict[str, float] = {}
     confidence: float | None = Field(None, gt=0, le=1)
-    plausibility: float | None = Field(None, ge=0, lt=100)
+    plausibility: float | None = Field(None, description="A share, from 0 to below 1.")
     search: SearchSettings = Field(default_factory=SearchSettings.model_construct)
 
     @field_validator("instances")

@@ -50,7 +50,7 @@ ERRORS: dict[int | str, Json] = {"4XX": {"model": ErrorResponse}, "5XX": {"model
 
 def explaining_routes(explainer: Explainer) -> APIRouter:
     """Returns the routes that search, each request in a thread of the queue."""
-    router = APIRouter(prefix="/v2", route_class=BoundedRoute, responses=ERRORS)
+    router = APIRouter(prefix="/v3", route_class=BoundedRoute, responses=ERRORS)
     document: Json = {"content": {"application/json": {"schema": json_schema()}}}
 
     async def respond(request: Request, body: ExplainRequest, to_json: ToJson) -> Response:
@@ -159,12 +159,12 @@ def describing_routes(explainer: Explainer) -> APIRouter:
     described = {"labels": labels, "rules": rules, "features": features}
     fit_report = explainer.report_.to_json()
 
-    @router.get("/v2/schema")
+    @router.get("/v3/schema")
     async def schema(request: Request) -> Json:
         """Columns, labels, rules and limits."""
         return {**described, "limits": request.app.state.limits}
 
-    @router.get("/v2/report")
+    @router.get("/v3/report")
     async def report() -> Json:
         """The fit report: what was learned, and whether to trust it."""
         return fit_report

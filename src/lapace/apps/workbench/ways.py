@@ -159,7 +159,6 @@ def _stop(rows: Counterfactuals, row: int, key: str, title: str) -> Json:
         "label": str(rows.label[row]),
         "chance": _number(rows.probability[row]),
         "usual": usual(rows.density[row], str(rows.mark[row])),
-        "usualness": _number(rows.density[row], 1),
         "keeps": _number(rows.survival[row]),
         "keepsLow": _number(rows.survival_low[row]),
         "keepsHigh": _number(rows.survival_high[row]),

@@ -266,6 +266,7 @@ def test_rows_about_and_frame_agree_with_each_other(kind):
         assert len(table) == len(found)
     rows, about, both = (_records(t) for t in (found.rows, found.about, found.frame))
     assert both == [{**a, **r} for a, r in zip(about, rows, strict=True)]
+    assert list(both[0]) == [*rows[0], *about[0]], "the table's columns come first"
     assert [r["home"] for r in rows] == [HOMES[int(c)] for c in found.cells[:, 2]]
     assert [r["income"] for r in rows] == [None if np.isnan(c) else c for c in found.cells[:, 1]]
     assert [a["instance"] for a in about] == found.instance.tolist()

@@ -541,14 +541,14 @@ def test_plain_frames(kind):
     ],
     ids=["pandas", "polars", "pyarrow", "records", "images"],
 )
-def test_plain_columns_go_before_the_tables_own(frame):
+def test_plain_columns_go_after_the_tables_own(frame):
     table = read(frame)
     columns = {name: column.values for name, column in table.columns.items()}
-    joined = read(table.template.build(columns, before={"instance": np.array([7, 8])}))
-    assert joined.names == ("instance", "x0" if isinstance(frame, np.ndarray) else "a")
-    assert [c.values.tolist() for c in joined.columns.values()] == [[7.0, 8.0], [1.0, 2.0]]
+    joined = read(table.template.build(columns, after={"instance": np.array([7, 8])}))
+    assert joined.names == ("x0" if isinstance(frame, np.ndarray) else "a", "instance")
+    assert [c.values.tolist() for c in joined.columns.values()] == [[1.0, 2.0], [7.0, 8.0]]
     if not isinstance(frame, np.ndarray):
-        assert joined.template.dtypes[1] == table.template.dtypes[0]
+        assert joined.template.dtypes[0] == table.template.dtypes[0]
 
 
 def test_an_array_user_without_pandas_gets_records(monkeypatch):

@@ -164,10 +164,9 @@ class Counterfactuals:
 
     @property
     def frame(self) -> Any:
-        """`about` and `rows` side by side; a name of `about` that the table has too is prefixed."""
-        return self.schema.frame(
-            self.cells, self.template, before=self.about_columns(), ids=self._row_ids
-        )
+        """`rows` and `about` side by side; a name of `about` that the table has too is prefixed."""
+        about = self.about_columns()
+        return self.schema.frame(self.cells, self.template, after=about, ids=self._row_ids)
 
     @property
     def _row_ids(self) -> tuple[Any, ...] | None:

@@ -185,7 +185,7 @@ class Schema:
         cells: Floats,
         template: Template | None = None,
         *,
-        before: Mapping[str, NDArray[Any]] | None = None,
+        after: Mapping[str, NDArray[Any]] | None = None,
         ids: Sequence[Any] | None = None,
     ) -> Any:
         """Returns cells as a table, by default of the kind the schema was inferred from.
@@ -193,11 +193,11 @@ class Schema:
         Args:
             cells: The rows.
             template: What the table is to be like.
-            before: Plain columns to put before those of the schema.
+            after: Plain columns to put after those of the schema.
             ids: One identifier per row, for the index of a pandas frame.
         """
         kind = template or self.template
-        return kind.build(self.columns(cells, kind), before=before, ids=ids)
+        return kind.build(self.columns(cells, kind), after=after, ids=ids)
 
     def columns(self, cells: Floats, template: Template) -> dict[str, Floats | Coded]:
         """Returns cells as columns by name, which a template makes tables of."""

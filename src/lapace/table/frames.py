@@ -105,40 +105,37 @@ class Template:
         self,
         columns: Mapping[str, Values],
         *,
-        before: Mapping[str, NDArray[Any]] | None = None,
+        after: Mapping[str, NDArray[Any]] | None = None,
         ids: Sequence[Any] | None = None,
     ) -> Any:
         """Returns a frame of this kind with exactly these columns, in this template's order.
 
         Args:
             columns: For every name a float64 array (NaN is missing) or a `Coded` column.
-            before: Plain numpy columns to put before them; a name that the template has too gets
+            after: Plain numpy columns to put after them; a name that the template has too gets
                 the prefix `lapace_`. An array cannot hold them: it becomes a pandas frame, or
                 records where pandas is not installed.
             ids: One per row: the index of a pandas frame, and in the other kinds of frame a column
-                `id`, the first of those before.
+                `id`, the first, if there are columns after.
 
         Examples:
             >>> template = Template("records", ("age",), ("integer",))
-            >>> template.build({"age": np.array([31.0])}, before={"ok": np.array([True])})
-            [{'ok': True, 'age': 31}]
+            >>> template.build({"age": np.array([31.0])}, after={"ok": np.array([True])})
+            [{'age': 31, 'ok': True}]
         """
         kind = self.kind
         if kind == "array":
-            if before is None:
+            if after is None:
                 return _build_array(self, columns)
             kind = "pandas" if importlib.util.find_spec("pandas") else "records"
-        plain = dict(before or {})
-        if ids is not None and plain and kind != "pandas":
-            plain = {"id": np.fromiter(ids, dtype=object, count=len(ids)), **plain}
         made: dict[str, Any] = {}
-        for name, values in plain.items():
-            while name in self.names:
-                name = f"lapace_{name}"  # noqa: PLW2901
-            listed = kind != "pandas" and (kind != "polars" or values.dtype == object)
-            made[name] = values.tolist() if listed else values.copy()
+        if ids is not None and after and kind != "pandas":
+            made[self._free("id")] = list(ids)
         for name, dtype in zip(self.names, self.dtypes, strict=True):
             made[name] = _column(kind, dtype, columns[name])
+        for name, values in (after or {}).items():
+            listed = kind != "pandas" and (kind != "polars" or values.dtype == object)
+            made[self._free(name)] = values.tolist() if listed else values.copy()
         if kind == "records":
             return [dict(zip(made, row, strict=True)) for row in zip(*made.values(), strict=True)]
         library = importlib.import_module(kind)
@@ -149,6 +146,12 @@ class Template:
             frame.index = library.Index(list(ids), tupleize_cols=len(self.index) > 1)
             frame.index.names = list(self.index) or ["id"]
         return frame
+
+    def _free(self, name: str) -> str:
+        """Returns a name for a column that is not one of the template's."""
+        while name in self.names:
+            name = f"lapace_{name}"
+        return name
 
     def holds_text(self, name: str) -> bool:
         """Returns whether a column is of text, or of objects or categories that may be.
@@ -201,7 +204,7 @@ def plain_frame(
         >>> plain_frame("records", {"instance": np.array([0, 1]), "ok": np.array([True, False])})
         [{'instance': 0, 'ok': True}, {'instance': 1, 'ok': False}]
     """
-    return Template(kind, (), (), index=index).build({}, before=columns, ids=ids)
+    return Template(kind, (), (), index=index).build({}, after=columns, ids=ids)
 
 
 # ------------------------------------------------------------------------------------------------

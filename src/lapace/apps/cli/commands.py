@@ -74,7 +74,7 @@ def data_fetch(
 
 
 def _labelled(data_set: Any, part: str) -> Any:
-    """Rows of a data set, with their labels as the first column."""
+    """Rows of a data set, with their labels as the last column."""
     import numpy as np
 
     schema = data_set.schema
@@ -84,4 +84,4 @@ def _labelled(data_set: Any, part: str) -> Any:
         schema = reading.schema  # with levels that only these rows have
         cells.append(reading.cells)
         labels.append(getattr(data_set, f"{name}_labels"))
-    return schema.frame(np.concatenate(cells), before={"label": np.concatenate(labels)})
+    return schema.frame(np.concatenate(cells), after={"label": np.concatenate(labels)})

@@ -116,9 +116,9 @@ def _changes(rows: Counterfactuals, row: int) -> Table:
 
 
 def comparison_frame(rows: Counterfactuals, start: int = 0) -> Any:
-    """A frame of counterfactuals, the table's columns, and those columns as they were.
+    """A frame of counterfactuals: the table's columns, those as they were, and `about`.
 
-    A column `income` is followed, after all others, by `income_before`.
+    The value of `income` that the instance had is in `income_before`.
 
     Args:
         rows: The counterfactuals.
@@ -141,4 +141,4 @@ def comparison_frame(rows: Counterfactuals, start: int = 0) -> Any:
     ids = None if rows.ids is None else [rows.ids[i] for i in rows.instance]
     about = rows.about_columns()
     about["instance"] = about["instance"] + start
-    return both.build(columns, before=about, ids=ids)
+    return both.build(columns, after=about, ids=ids)

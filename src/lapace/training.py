@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -23,10 +23,10 @@ from torch import Tensor
 from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.model import LGMVAE, Gaussian, Mixture, Shape, Terms, few_threads
+from lapace.progress import Progress
 
 __all__ = ["DEFAULT", "IMAGES", "PAPER", "History", "Recipe", "densities", "fit", "partition"]
 
-Progress: TypeAlias = Callable[[str, int, int], None]
 _Rows: TypeAlias = tuple[Tensor, Tensor, Tensor]  # x, y, c
 
 FLOOR = 0.5  # the least rows of a fixed cluster, as a share of an even split

@@ -20,15 +20,15 @@ from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     RandomForestClassifier,
 )
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
+from sklearn.svm import SVC, SVR
 from sklearn.tree import DecisionTreeClassifier
 
 import lapace
-from lapace.classifier import Classifier
+from lapace.classifier import Classifier, binned, threshold
 from lapace.errors import ClassifierError, InputError
 from lapace.schema import Schema
 from tests.worlds import mixed_table
@@ -329,6 +329,32 @@ def test_what_is_not_a_classifier():
         Classifier(LogisticRegression, SCHEMA)
 
 
+@pytest.mark.parametrize("model", [LinearRegression(), make_pipeline(StandardScaler(), SVR())])
+def test_a_regressor_is_referred_to_binned_even_if_its_predictions_are_whole(model):
+    model.fit(NUMBERS, np.round(NUMBERS["a"]))
+    with pytest.raises(InputError, match=r"is a regressor\. lapace\.classifier\.binned\("):
+        Classifier(model, SCHEMA)
+    Classifier(binned(model, [0]), SCHEMA)
+
+
+@pytest.mark.parametrize("wrapped", [lambda model: model, lambda model: threshold(model, 0.4)])
+@pytest.mark.parametrize("named", [True, False])
+def test_one_warning_says_that_names_of_columns_are_missing(named, wrapped):
+    array = NUMBERS.to_numpy()
+    table, other = (array, NUMBERS) if named else (NUMBERS, array)
+    expected = LogisticRegression().fit(table, POSITIVE).predict(table)
+    model = wrapped(LogisticRegression().fit(other, POSITIVE))
+    schema = Schema.infer(table)
+    classifier = Classifier(model, schema)
+    with pytest.warns(UserWarning, match="by their position") as warned:
+        codes = classifier.fit_labels(CELLS)
+    assert len(warned) == 1
+    classifier.query(CELLS)  # warnings are errors
+    classifier.predict(CELLS[:3])
+    if type(model) is LogisticRegression:
+        np.testing.assert_array_equal(codes, expected.astype(int))
+
+
 def test_an_exception_of_the_model_is_quoted():
     def model(rows):
         raise KeyError("no column 'zip'")
@@ -346,7 +372,7 @@ def test_an_exception_of_the_model_is_quoted():
         (lambda n: "yes", r"returned an array of shape \(\) for 240 rows"),
         (lambda n: np.full((n, 2), 0.5), r"shape \(240, 2\) .*probabilities go through"),
         (lambda n: np.zeros((n, 2, 2)), r"shape \(240, 2, 2\)"),
-        (lambda n: np.linspace(0, 1, n), r"as a label.*from_probability or \.binned"),
+        (lambda n: np.linspace(0, 1, n), r"as a label.*from_probability\(model, .*binned\("),
         (lambda n: [None] * n, "returned None as a label"),
         (lambda n: [np.nan] * n, "returned nan as a label"),
         (lambda n: pd.Series([1, None] * (n // 2), dtype="Int64"), "as a label; a label has to be"),

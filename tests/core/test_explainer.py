@@ -25,6 +25,7 @@ from lapace import (
     InputError,
     NotFittedError,
     Search,
+    progress,
 )
 from lapace.constraints import projection
 from lapace.constraints.program import Solution
@@ -674,6 +675,7 @@ def test_costs_weigh_the_distance_and_move_the_nearest():
         ({"confidence": 0}, "probability"),
         ({"confidence": "x"}, "confidence"),
         ({"constraints": ["incme > 3"]}, "Did you mean 'income'"),
+        ({"target": "opposite"}, "With two labels leave target out.*target='any-other'"),
         ({"constraints": {"age": 3}}, "Constraints"),
     ],
     ids=str,
@@ -975,6 +977,91 @@ def test_a_fit_repeats_by_its_random_state_reports_progress_and_is_silent(capfd)
     assert seen[-1][0] == "training"
     assert seen[-1][1] == seen[-1][2] > 0
     assert [x[1] for x in seen] == sorted(x[1] for x in seen)
+
+
+def test_a_random_state_may_be_none_or_a_generator(tmp_path):
+    train = worlds.letters(200, 0)
+
+    def fitted(random_state):
+        explainer = Explainer(worlds.postage, n_prototypes=1, recipe=QUICK, device="cpu")
+        return explainer.set_params(random_state=random_state).fit(train)
+
+    def weights(explainer):
+        return repr(_weights(explainer)[:3])
+
+    np.random.seed(5)  # noqa: NPY002  None is numpy's own state, as in scikit-learn
+    one, other = fitted(None), fitted(None)
+    assert weights(one) != weights(other)
+    np.random.seed(5)  # noqa: NPY002
+    assert weights(fitted(None)) == weights(one)
+    rng = np.random.default_rng(1)
+    assert weights(fitted(rng)) == weights(fitted(np.random.default_rng(1)))
+    rows = [one.sample("cheap", 3, random_state=seed) for seed in (rng, rng)]
+    assert rows[0] != rows[1]
+    one.save(tmp_path / "post.lapace")
+    again = Explainer.load(tmp_path / "post.lapace", worlds.postage)
+    assert weights(fitted(again.random_state)) == weights(one), "the seed that was drawn is kept"
+
+
+class Stream:
+    """A standard error that is a terminal or not, and keeps what is written."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        self.written, self.is_terminal = "", is_terminal
+
+    def isatty(self):
+        return self.is_terminal
+
+    def write(self, text):
+        self.written += text
+
+    def flush(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_shown"), [("terminal", True), ("notebook", True), ("file", False)]
+)
+def test_progress_is_shown_to_a_person_after_five_seconds(kind, is_shown, monkeypatch):
+    stream, seconds = Stream(is_terminal=kind == "terminal"), iter([0.0, 4.9, 5.0, 9.0])
+    if kind == "notebook":
+        monkeypatch.setattr(Stream, "__module__", "ipykernel.iostream")
+    monkeypatch.setattr(progress.sys, "stderr", stream)
+    monkeypatch.setattr(progress, "perf_counter", lambda: next(seconds))
+    show = progress.progress_line()
+    assert (show is not None) == is_shown
+    for done in (10, 50, 100) if show else ():
+        show("training", done, 100)
+    assert stream.written == ("\rtraining: 50%\rtraining: 100%\n" if is_shown else "")
+
+
+def test_a_fit_shows_progress_unless_told_otherwise(monkeypatch):
+    stream, train = Stream(is_terminal=True), worlds.letters(200, 0)
+    monkeypatch.setattr(progress.sys, "stderr", stream)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    explainer = Explainer(worlds.postage, n_prototypes=1, recipe=QUICK, device="cpu")
+    for other in (False, lambda *_: None):
+        explainer.fit(train, progress=other)
+        assert stream.written == ""
+    explainer.fit(train)
+    assert stream.written.endswith("training: 100%\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("features_to_vary", r'constraints=\["fixed age'),
+        ("permitted_range", r'constraints=\["age >= 20"'),
+        ("total_CFs", r"\.best\(3\)"),
+        ("desired_class", 'target="any-other"'),
+        ("desired_range", "binned"),
+        ("constraint", "Did you mean 'constraints'"),
+    ],
+)
+def test_words_of_dice_are_answered_with_ours(word, sentence):
+    here = worlds.bank()
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{word}'.*{sentence}"):
+        here.explainer.explain(here.instances, **{word: "opposite"})
 
 
 # --- regressions -------------------------------------------------------------------------------

@@ -16,7 +16,14 @@ import numpy as np
 from lapace.classifier.outputs import Label, as_array, as_label, predict_method
 from lapace.errors import ClassifierError, InputError, check_number
 
-__all__ = ["ThresholdClassifier", "binned", "decision_thresholds", "from_probability", "threshold"]
+__all__ = [
+    "ThresholdClassifier",
+    "binned",
+    "decision_thresholds",
+    "from_probability",
+    "inner_model",
+    "threshold",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +189,15 @@ def threshold(classifier: Any, value: float, positive: Any = None) -> ThresholdC
         raise InputError(f"{label!r} is not one of the labels {list(classes)}.")
     number = check_number("threshold", value, 0, 1)
     return ThresholdClassifier(classifier, number, label, classes)
+
+
+def inner_model(model: Any) -> Any:
+    """Returns the model that a classifier of this module calls; any other model as it is."""
+    if isinstance(model, BinnedRegressor):
+        return model.regressor
+    if isinstance(model, ProbabilityModel):
+        return model.model
+    return model.classifier if isinstance(model, ThresholdClassifier) else model
 
 
 def decision_thresholds(model: Any, labels: Sequence[Label]) -> tuple[float, ...] | None:

@@ -107,7 +107,10 @@ def as_label(value: Any, model: str = "The classifier") -> Label:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    hint = " Scores become labels by lapace.classifier.from_probability or .binned."
+    hint = (
+        " lapace.classifier.from_probability(model, ['no', 'yes']) makes labels of probabilities, "
+        "lapace.classifier.binned(model, edges) of other numbers."
+    )
     raise ClassifierError(
         f"{model} returned {short(repr(value))} as a label; a label has to be text, a whole "
         f"number or a boolean.{hint if isinstance(value, float) and math.isfinite(value) else ''}"

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import BaseEstimator, is_regressor
 
 from lapace.arrays import Floats, Ints
 from lapace.budget import spend
-from lapace.classifier.decisions import decision_thresholds
+from lapace.classifier.decisions import decision_thresholds, inner_model
 from lapace.classifier.outputs import (
     Label,
     as_array,
@@ -18,7 +19,7 @@ from lapace.classifier.outputs import (
     distinct_labels,
     predict_method,
 )
-from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean
+from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean, warn
 from lapace.schema import Schema
 
 __all__ = ["Classifier", "Prediction"]
@@ -87,6 +88,12 @@ class Classifier:
         self.labels: tuple[Label, ...] = _sorted(labels)
         self.n_queries = 0
         self._predict = predict_method(model)
+        kind = getattr(model, "_estimator_type", None)
+        if kind == "regressor" or (isinstance(model, BaseEstimator) and is_regressor(model)):
+            raise InputError(
+                f"{type(model).__name__} is a regressor. lapace.classifier.binned(regressor, edges)"
+                " makes a classifier of it, whose labels are ranges of predictions."
+            )
 
     @property
     def has_probability(self) -> bool:
@@ -121,7 +128,13 @@ class Classifier:
         """Queries the training rows, keeps the labels found there, returns the rows' codes."""
         if not len(cells):
             raise InputError("There are no training rows to query the classifier with.")
-        returned, position = self._labels_of(self.schema.frame(cells), len(cells))
+        frame = self._frame(cells)
+        if type(frame) is not type(self.schema.frame(cells[:1])):
+            warn(
+                "The classifier was fitted with names of columns and the table has none, or the "
+                "other way round: columns are taken by their position."
+            )
+        returned, position = self._labels_of(frame, len(cells))
         if len(labels := _sorted(returned)) == 1:
             raise InputError(
                 f"The classifier gives all {len(cells):,} training rows the label {labels[0]!r}: "
@@ -145,7 +158,7 @@ class Classifier:
         """
         if not len(cells):
             return np.empty(0, dtype=np.int64)
-        return self._codes(*self._labels_of((schema or self.schema).frame(cells), len(cells)))
+        return self._codes(*self._labels_of(self._frame(cells, schema), len(cells)))
 
     def query(self, cells: Floats, schema: Schema | None = None) -> Prediction:
         """Returns labels and probabilities, with one call of the model where one is enough.
@@ -159,7 +172,7 @@ class Classifier:
         if not rows or not (self.has_probability or hasattr(self.model, "predict_both")):
             none = np.empty((0, len(self.labels))) if self.has_probability else None
             return Prediction(self.predict(cells, schema), none)
-        frame = (schema or self.schema).frame(cells)
+        frame = self._frame(cells, schema)
         if hasattr(self.model, "predict_both"):
             output = self._call(self.model.predict_both, frame, rows)
             codes = self._codes(*distinct_labels(output.labels, rows))
@@ -182,6 +195,26 @@ class Classifier:
             else:
                 codes = self._codes(*self._labels_of(frame, rows))
         return Prediction(codes, probability[:, [classes.index(label) for label in self.labels]])
+
+    def _frame(self, cells: Floats, schema: Schema | None = None) -> Any:
+        """Returns rows as the model was fitted: with the names of columns, or without.
+
+        Where the two differ, scikit-learn goes by position and warns in every call.
+        """
+        schema = schema or self.schema
+        frame, model = schema.frame(cells), inner_model(self.model)
+        names = getattr(model, "feature_names_in_", None)
+        if names is not None and isinstance(frame, np.ndarray) and frame.shape[1:] == names.shape:
+            named = schema.frame(cells, after={})  # of pandas, if that is installed
+            if hasattr(named, "columns"):
+                named.columns = names
+                return named
+        is_sklearn = type(model).__module__.startswith("sklearn.")
+        is_nameless = is_sklearn and names is None and hasattr(model, "n_features_in_")
+        if is_nameless and hasattr(frame, "to_numpy"):
+            values = frame.to_numpy()
+            return frame if values.dtype == object else values
+        return frame
 
     def _call(self, method: Callable[[Any], Any], frame: Any, rows: int) -> Any:
         """Calls the model with some rows, and counts them."""

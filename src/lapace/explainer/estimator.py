@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Never, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.utils import check_random_state
 
 from lapace.arrays import Floats, Ints
 from lapace.classifier import Classifier
 from lapace.constraints import Constraint, System, parse_all
-from lapace.errors import InputError, LapaceError, check_integer, warn
+from lapace.errors import InputError, LapaceError, check_integer, did_you_mean, warn
 from lapace.explainer import outer, storage
 from lapace.explainer.fit import (
     Fitted,
-    Progress,
     Prototype,
     fit_model,
     judge_again,
@@ -33,6 +34,7 @@ from lapace.explainer.problem import ANY_OTHER, MAX_QUERIES, Search, make_proble
 from lapace.explainer.search import explain
 from lapace.explainer.top_up import top_up
 from lapace.paths import dense_curves
+from lapace.progress import Progress, progress_line
 from lapace.result import PICKS, Counterfactuals, Explanation, InstanceExplanation
 from lapace.schema import Override, Schema
 from lapace.table import read
@@ -40,6 +42,20 @@ from lapace.training import Recipe
 
 __all__ = ["Explainer", "NotFittedError"]
 
+RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | None
+
+OTHER_WORDS = {  # arguments of DiCE, and what to write here
+    "features_to_vary": 'Name the columns that may not change: constraints=["fixed age, sex"].',
+    "permitted_range": (
+        'Write constraints=["age >= 20", "age <= 40", "education in {bachelor, master}"].'
+    ),
+    "total_CFs": "Ask the result for them: explain(X).best(3); Search(n_best=5) finds up to five.",
+    "desired_class": (
+        'Write target="approved". For "opposite" leave target out with two labels, or write '
+        'target="any-other".'
+    ),
+    "desired_range": "Name the range as the target of lapace.classifier.binned(regressor, edges).",
+}
 DRAWS = 50  # draws of a verified sample before giving up
 
 
@@ -62,7 +78,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         schema: A `Schema`, overrides for some columns, or a file of them, as `Schema.to_toml`
             writes it; by default all is inferred.
         device: `cpu`, `cuda`, or None for the best available.
-        random_state: Seed of everything random.
+        random_state: Seed of everything random; None for another one at every fit, or a generator
+            of numpy's that draws it.
 
     Attributes:
         classes_: The classifier's labels.
@@ -95,7 +112,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         rules: Sequence[str | Constraint] = (),
         schema: Schema | Mapping[str, Override] | str | Path | None = None,
         device: str | None = None,
-        random_state: int = 0,
+        random_state: RandomState = 0,
     ) -> None:
         self.classifier = classifier
         self.n_prototypes = n_prototypes
@@ -143,7 +160,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         y: Any = None,
         *,
         retrain: outer.Retrain | None = None,
-        progress: Progress | None = None,
+        progress: Progress | Literal[False] | None = None,
     ) -> Explainer:
         """Learns from a table, labelled by the classifier.
 
@@ -154,12 +171,14 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             retrain: A function that trains such a classifier, called as `retrain(X, y,
                 random_state)` with ten bootstrap samples of the rows. Survival is then the share
                 of these classifiers that keep a counterfactual's label. They are not saved.
-            progress: Called as `progress("training", done, total)`.
+            progress: Called as `progress("training", done, total)`. By default a line is printed
+                on standard error, on a terminal or in a notebook, once five seconds have passed;
+                False for none.
         """
         start = perf_counter()
         n_prototypes = check_integer("n_prototypes", self.n_prototypes)
         n_latent = None if self.n_latent is None else check_integer("n_latent", self.n_latent)
-        random_state = check_integer("random_state", self.random_state, 0)
+        random_state = _as_seed(self.random_state)
         recipe, device = Recipe.of(self.recipe), _device(self.device)
         table = read(X)
         schema = self.schema
@@ -201,7 +220,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             recipe=recipe,
             device=device,
             random_state=random_state,
-            progress=progress,
+            progress=(progress_line() if progress is None else progress) or None,
             made_up=made_up,
         )
         prototypes = judge_centroids(trained, classifier, rows)
@@ -245,7 +264,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             accuracy=accuracy,
             random_state=random_state,
         )
-        self.fitted_, self.classifier_ = fitted, classifier
+        self.fitted_, self.classifier_, self._seed = fitted, classifier, random_state
         self.id_column_: str | None = None
         return self
 
@@ -317,6 +336,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         candidates: Any = None,
         search: Search | None = None,
         progress: Progress | None = None,
+        **unknown: Never,
     ) -> Explanation:
         """Finds counterfactuals for every instance of a table.
 
@@ -335,7 +355,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 same instances, or a table with a column `instance` (its id, or its position).
             search: How to search, where the defaults will not do.
             progress: Called as `progress("explaining", done, total)`.
+            **unknown: None; words of other libraries get an error that says what to write.
         """
+        if unknown:
+            raise TypeError(_unknown_argument(next(iter(unknown))))
         fitted = self._fitted()
         if self._report.verdict == "fails":
             warn(
@@ -411,7 +434,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         instance: InstanceExplanation | None = None,
         *,
         points: int = 400,
-        random_state: int = 0,
+        random_state: RandomState = 0,
     ) -> dict[str, NDArray[Any]]:
         """Latent space as plain arrays: what `plots.latent_map` draws.
 
@@ -428,7 +451,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         """
         fitted = self._fitted()
         decoder, prototypes = fitted.decoder, fitted.prototypes
-        generator = torch.Generator().manual_seed(random_state)
+        generator = torch.Generator().manual_seed(_as_seed(random_state))
         codes = [k for k, mixture in enumerate(decoder.mixtures) if len(mixture.means)]
         drawn = [decoder.sampler(k).sample(points, generator) for k in codes]
         record: dict[str, NDArray[Any]] = {
@@ -451,7 +474,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 record["path_z"] = dense_curves(decoder, start, end, code).cpu().numpy()
         return record
 
-    def sample(self, label: Any, n: int, *, verified: bool = False, random_state: int = 0) -> Any:
+    def sample(
+        self, label: Any, n: int, *, verified: bool = False, random_state: RandomState = 0
+    ) -> Any:
         """Draws synthetic rows of a label, as a table like the training table.
 
         Args:
@@ -465,7 +490,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         code, n = self.classifier_.code(label), check_integer("n", n, 0)
         if not len(fitted.decoder.mixtures[code].means):
             raise InputError(f"Label {label!r} had too few training rows to draw from.")
-        cells = fitted.decoder.sample(code, n, random_state)
+        seed = _as_seed(random_state)
+        cells = fitted.decoder.sample(code, n, seed)
         for draw in range(1, DRAWS + 1 if verified else 1):
             right = self.classifier_.predict(cells) == code
             if right.all():
@@ -478,7 +504,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 )
                 cells = cells[right]
                 break
-            cells[~right] = fitted.decoder.sample(code, n - right.sum(), random_state + 7919 * draw)
+            cells[~right] = fitted.decoder.sample(code, n - right.sum(), seed + 7919 * draw)
         return fitted.schema.frame(cells)
 
     # -- save and load ----------------------------------------------------------------------------
@@ -508,7 +534,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         settings = {
             "n_prototypes": int(self.n_prototypes),
             "n_latent": None if self.n_latent is None else int(self.n_latent),
-            "random_state": int(self.random_state),
+            "random_state": self._seed,
         }
         reference = None
         if classifier is not None:
@@ -555,7 +581,25 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             fitted = replace(fitted, survival=survival)
         explainer.fitted_ = judge_again(fitted, explainer.classifier_)
         explainer._report, explainer.id_column_ = stored.report, stored.id_column
+        explainer._seed = stored.settings["random_state"]
         return explainer
+
+
+def _unknown_argument(name: str) -> str:
+    """Says that `explain` has no such argument, and what to write instead where that is known."""
+    said = f"explain() got an unexpected keyword argument '{name}'."
+    if name in OTHER_WORDS:
+        return f"{said} {OTHER_WORDS[name]}"
+    return said + did_you_mean(name, [*signature(Explainer.explain).parameters][2:-1])
+
+
+def _as_seed(random_state: RandomState) -> int:
+    """Returns a seed: the number given, or one drawn as by scikit-learn's `check_random_state`."""
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    if random_state is None or isinstance(random_state, np.random.RandomState):
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    return check_integer("random_state", random_state, 0)
 
 
 def _column(y: Any) -> list[Any] | None:

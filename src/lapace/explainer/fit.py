@@ -6,10 +6,10 @@ cluster whose reconstruction the classifier accepts, and judged again. If that f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from lapace.explainer.oracle import query_rows
 from lapace.explainer.top_up import MadeUpRows
 from lapace.model import Shape
 from lapace.paths import Decoder
+from lapace.progress import Progress
 from lapace.schema import Knots, Schema
 from lapace.training import (
     Recipe,
@@ -46,8 +47,6 @@ __all__ = [
     "judge_again",
     "judge_centroids",
 ]
-
-Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 EMPHASIS = 1.5  # weight of a category in k-means, against a standardised number

@@ -415,6 +415,11 @@ def _target_codes(target: Any, label: Ints, classifier: Classifier) -> Ints:
 def _target_code(target: Any, classifier: Classifier) -> int:
     if isinstance(target, str) and target == ANY_OTHER and ANY_OTHER not in classifier.labels:
         return -1
+    if isinstance(target, str) and target == "opposite" and target not in classifier.labels:
+        raise InputError(
+            "The classifier never predicts 'opposite'. With two labels leave target out; with more "
+            f"write target={ANY_OTHER!r}."
+        )
     return classifier.code(target)
 
 

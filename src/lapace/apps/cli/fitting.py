@@ -95,7 +95,7 @@ def fit(
     )
     with progress() as bar:
         # The accuracy on the rows it was trained on says nothing.
-        explainer.fit(features, None if is_trained_here else labels, progress=bar)
+        explainer.fit(features, None if is_trained_here else labels, progress=bar or False)
     if is_trained_here:
         written = (
             f"'{output}' and its classifier '{save_pair(explainer, output, training.id_column)}'"

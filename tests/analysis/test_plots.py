@@ -180,11 +180,18 @@ def test_an_instance_is_called_by_its_id(explainer, instance):
         assert overlaps(draw(long[instance.position]).figure) == []
 
 
-def test_any_other_label_has_a_title_too(explainer):
-    refused = worlds.bank().instances.head(1).assign(income=1.0, debt=90)
-    ax = plots.path(explainer.explain(refused, target="any-other")[0])
-    assert ax.get_title(loc="left") == "Away from refused"
-    assert "not refused" in words(ax)
+def test_under_any_other_the_labels_reached_are_named():
+    instance = worlds.explained(worlds.seasons(), "any-other")[0]
+    path, (best,) = instance.path(), instance.best(1).label
+    ax = plots.path(instance)
+    reached = path.label[path.ok][0]
+    assert ax.get_title(loc="left") == f"From {instance.label} to {reached}"
+    shown = words(ax)
+    assert {str(reached), str(best)} <= set(shown)
+    assert not any(word == f"not {instance.label}" for word in shown)
+    explanation = instance.explanation
+    never = replace(explanation, valid=np.zeros_like(explanation.valid))[instance.position]
+    assert plots.path(never).get_title(loc="left") == f"Away from {instance.label}"
 
 
 def test_a_long_table_shows_the_largest_changes_and_counts_the_others():

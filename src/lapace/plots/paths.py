@@ -40,6 +40,7 @@ class DrawnPath:
     first: int  # position of the step where the decision flips, or of the closest found
     flips: bool
     answer: Floats | None = None  # the row of the best counterfactual, where there is one
+    answer_label: Any = None  # its label
     probability: float = np.nan  # probability of the target in that row, where known
 
     @classmethod
@@ -57,8 +58,7 @@ class DrawnPath:
         # The same tau may be stored twice, on the grid and as the refined first: either will do.
         first = int(np.abs(steps.tau - explanation.tau[index, step]).argmin())
         flips = bool(explanation.ok[index, step])
-        answer, probability = _answer(instance) if flips else (None, np.nan)
-        return cls(instance, steps, first, flips, answer, probability)
+        return cls(instance, steps, first, flips, *(_answer(instance) if flips else ()))
 
     @property
     def original(self) -> Floats:
@@ -66,17 +66,24 @@ class DrawnPath:
         cells: Floats = self.instance.explanation.instances[self.instance.position]
         return cells
 
+    def code(self, label: Any) -> int:
+        """Returns the position of a label; None is the instance's own."""
+        return self.instance.explanation.labels.index(
+            self.instance.label if label is None else label
+        )
+
     @property
-    def states(self) -> Ints:
-        """The state of each step: 0 not valid, 1 valid but not feasible, 2 ok."""
-        return np.where(self.steps.ok, 2, self.steps.valid.astype(np.int64))
+    def reached(self) -> Any:
+        """The target or, for any other label, the label at the flip; None where nothing flips."""
+        if self.instance.target is None and self.flips:
+            return self.steps.label[self.first]
+        return self.instance.target
 
     @property
     def colours(self) -> tuple[str, str]:
-        """The colours of the instance's label and of the target."""
-        labels, target = self.instance.explanation.labels, self.instance.target
-        now = labels.index(self.instance.label)
-        return colour(now), colour(now + 1 if target is None else labels.index(target))
+        """The colours of the instance's label and of the label reached."""
+        now = self.code(self.instance.label)
+        return colour(now), colour(now + 1 if self.reached is None else self.code(self.reached))
 
     @property
     def target(self) -> str:
@@ -87,8 +94,8 @@ class DrawnPath:
     @property
     def title(self) -> str:
         """The title of a picture of the path."""
-        label, target = self.instance.label, self.instance.target
-        return f"Away from {label}" if target is None else f"From {label} to {target}"
+        label, reached = self.instance.label, self.reached
+        return f"Away from {label}" if reached is None else f"From {label} to {reached}"
 
     @property
     def tau(self) -> float:
@@ -121,10 +128,10 @@ class DrawnPath:
         return {i: float(gaps[i] / (gaps.sum() or 1.0)) for i in order if changed[i]}
 
 
-def _answer(instance: InstanceExplanation) -> tuple[Floats | None, float]:
-    """Returns the best counterfactual's row, or the nearest's, and the target's probability.
+def _answer(instance: InstanceExplanation) -> tuple[Floats, Any, float] | tuple[()]:
+    """Returns the best counterfactual's row, or the nearest's, its label and the probability.
 
-    The row is None where neither was computed.
+    Nothing is returned where neither was computed.
     """
     whole = instance.explanation
     for pick in ("best", "nearest"):
@@ -132,8 +139,9 @@ def _answer(instance: InstanceExplanation) -> tuple[Floats | None, float]:
             rows = whole.minimal[pick]
             ok = (rows.instance == instance.position) & (rows.rank == 0) & rows.ok
             if ok.any():
-                return rows.cells[ok][0], float(rows.probability[ok][0])
-    return None, np.nan
+                label = rows.label[ok][0] if instance.target is None else instance.target
+                return rows.cells[ok][0], label, float(rows.probability[ok][0])
+    return ()
 
 
 @rc_context(style.LITERAL)
@@ -250,20 +258,22 @@ class _PathTable:
 
     def decision(self) -> None:
         """Draws the decision along the path as a band in the labels' colours."""
-        drawn = self.drawn
-        now, target = drawn.colours
-        names = (str(drawn.instance.label), "infeasible", drawn.target)
-        shades = (now, tint(target, 0.45), target)
-        for begin, end, state in _runs(drawn.steps.tau, drawn.states):
-            self.box(begin, end, shades[state])
-            self.inside(begin, end, names[state], color="white", weight="bold")
+        drawn, steps = self.drawn, self.drawn.steps
+        labels = drawn.instance.explanation.labels
+        each = zip(steps.label, steps.valid, strict=True)
+        codes = np.array([drawn.code(label if valid else None) for label, valid in each])
+        for begin, end, state in _runs(steps.tau, 2 * codes + (steps.valid & ~steps.feasible)):
+            code, is_infeasible = divmod(state, 2)
+            self.box(begin, end, tint(colour(code), 0.45) if is_infeasible else colour(code))
+            name = "infeasible" if is_infeasible else str(labels[code])
+            self.inside(begin, end, name, color="white", weight="bold")
         self.write(NAME, "decision", weight="bold")
-        self.write(BEFORE, shorten(names[0], 15), color=now, weight="bold")
+        places = [(BEFORE, drawn.code(None)), (FLIP, codes[drawn.first]), (END, codes[-1])]
         if drawn.answer is not None:
-            self.write(ANSWER, shorten(names[2], 13), color=target, weight="bold")
-        for x, step in ((FLIP, drawn.first), (END, -1)):
-            state = 2 if drawn.steps.valid[step] else 0
-            self.write(x, shorten(names[state], 13), color=shades[state], weight="bold")
+            places.append((ANSWER, drawn.code(drawn.answer_label)))
+        for x, code in places:
+            name = shorten(str(labels[code]), 15 if x == BEFORE else 13)
+            self.write(x, name, color=colour(code), weight="bold")
         self.y += 1
 
     def probability(self) -> None:
@@ -439,7 +449,7 @@ def _strip(drawn: DrawnPath, ax: Axes | None, images: int = 11) -> Axes:
     chosen = {int(i) for i in np.linspace(0, len(steps) - 1, images).round()}
     chosen |= {drawn.first} if drawn.flips else set()
     for place, step in enumerate(sorted(chosen)):
-        shade = drawn.colours[1] if drawn.states[step] == 2 else drawn.colours[0]
+        shade = drawn.colours[1] if steps.ok[step] else drawn.colours[0]
         flip = drawn.flips and step == drawn.first
         show(ax, steps.schema, steps.cells[step], place, 0.0, shade, 4 if flip else 2)
         note, weight = ("the flip", "bold") if flip else (f"{steps.tau[step]:.0%}", "normal")

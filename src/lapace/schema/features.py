@@ -188,6 +188,8 @@ class Feature:
         Examples:
             >>> Feature("price", "continuous", resolution=0.25).text(1234.5)
             '1,234.50'
+            >>> Feature("smoothness", "continuous", resolution=1e-6).text(0.3001)
+            '0.3001'
             >>> Feature("mass", "continuous").text(1e30)
             '1e+30'
             >>> Feature("smoker", "binary", categories=["no", "yes"]).text(1.0)
@@ -228,7 +230,9 @@ class Feature:
         if self.integer or cell == round(cell):
             return f"{cell:,.0f}"
         if self.resolution:
-            return f"{cell:,.{decimals(self.resolution)}f}"
+            digits = decimals(self.resolution)
+            text = f"{cell:,.{digits}f}"
+            return text.rstrip("0") if digits > 2 else text  # 1.50 is money, 0.300100 is not
         return f"{cell:.4g}" if abs(cell) < 1e4 else f"{cell:,.0f}"
 
     @cached_property

@@ -435,17 +435,30 @@ def test_the_page_on_the_report_has_its_thresholds():
 
 
 @pytest.mark.parametrize(
-    ("name", "function"),
-    [("Explainer", Explainer.__init__), ("explain", Explainer.explain), ("Search", Search)],
+    ("name", "function", "page"),
+    [
+        ("Explainer", Explainer.__init__, "explainer.md"),
+        ("explain", Explainer.explain, "explainer.md"),
+        ("Search", Search, "research.md"),
+    ],
 )
-def test_the_page_on_the_explainer_has_the_signatures(name, function):
+def test_the_reference_has_the_signatures(name, function, page):
     parameters = [
         parameter.replace(annotation=parameter.empty)
         for parameter in inspect.signature(function).parameters.values()
-        if parameter.name != "self"
+        if parameter.name != "self" and parameter.kind != parameter.VAR_KEYWORD
     ]
     signature = str(inspect.Signature(parameters)).replace("'", '"')
-    assert f"`{name}{signature}`" in read(DOCS / "reference" / "explainer.md")
+    assert f"`{name}{signature}`" in read(DOCS / "reference" / page)
+
+
+def test_research_settings_are_on_their_own_page():
+    first, research = (
+        read(DOCS / "reference" / f"{name}.md") for name in ("explainer", "research")
+    )
+    for name in ("steps", "stable", "enforce", "recipe", "n_latent"):
+        assert f"| `{name}` |" in research
+        assert f"| `{name}` |" not in first
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/serving.md", "docs/start/tutorial.md"])

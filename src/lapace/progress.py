@@ -17,7 +17,7 @@ PATIENCE = 5.0  # seconds without a word
 def progress_line() -> Progress | None:
     """Returns a callback that prints a line on standard error once five seconds have passed.
 
-    Returns None where nobody watches: standard error is neither a terminal nor a notebook's.
+    Returns None where standard error is neither a terminal nor a notebook's.
     """
     stream, start = sys.stderr, perf_counter()
     if stream is None or not (stream.isatty() or type(stream).__module__.startswith("ipykernel")):

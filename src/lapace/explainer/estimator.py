@@ -72,8 +72,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
     Args:
         classifier: Any fitted object with `predict`, or any callable on rows.
         n_prototypes: Prototypes per label; a label with few rows gets fewer.
-        n_latent: Dimensions of the latent space; None for a rule.
-        recipe: `default`, or `paper` for the paper's training.
+        n_latent: For research: dimensions of the latent space; None for a rule.
+        recipe: For research: `default`, `paper` for the paper's training, or a `Recipe`.
         rules: Constraints that every counterfactual of every call must satisfy.
         schema: A `Schema`, overrides for some columns, or a file of them, as `Schema.to_toml`
             writes it; by default all is inferred.

@@ -435,6 +435,8 @@ def test_cells_as_text():
     assert SCHEMA["savings"].text(12300.0) == "12,300"
     assert SCHEMA["noise"].text(0.123456) == "0.1235"
     assert SCHEMA["noise"].text(12345.678) == "12,346"
+    fine = Feature("smoothness", "continuous", resolution=1e-6)
+    assert [fine.text(x) for x in (0.3001, 2.0000001, 1e-9)] == ["0.3001", "2", "0"]
     assert SCHEMA["age"].text(math.nan) == "missing"
     assert SCHEMA["education"].text(2.0) == "bachelor"
     assert SCHEMA["member"].text(1.0) == "True"

@@ -232,7 +232,7 @@ class Feature:
         if self.resolution:
             digits = decimals(self.resolution)
             text = f"{cell:,.{digits}f}"
-            return text.rstrip("0") if digits > 2 else text  # 1.50 is money, 0.300100 is not
+            return text.rstrip("0").rstrip(".") if digits > 2 else text  # 1.50 may be money
         return f"{cell:.4g}" if abs(cell) < 1e4 else f"{cell:,.0f}"
 
     @cached_property

@@ -203,17 +203,17 @@ class Classifier:
         """
         schema = schema or self.schema
         frame, model = schema.frame(cells), inner_model(self.model)
+        if type(model).__module__.split(".")[0] not in ("sklearn", "lightgbm"):
+            return frame
         names = getattr(model, "feature_names_in_", None)
+        if names is None and hasattr(model, "n_features_in_") and hasattr(frame, "to_numpy"):
+            values = frame.to_numpy()
+            return frame if values.dtype == object else values
         if names is not None and isinstance(frame, np.ndarray) and frame.shape[1:] == names.shape:
             named = schema.frame(cells, after={})  # of pandas, if that is installed
             if hasattr(named, "columns"):
                 named.columns = names
                 return named
-        is_sklearn = type(model).__module__.startswith("sklearn.")
-        is_nameless = is_sklearn and names is None and hasattr(model, "n_features_in_")
-        if is_nameless and hasattr(frame, "to_numpy"):
-            values = frame.to_numpy()
-            return frame if values.dtype == object else values
         return frame
 
     def _call(self, method: Callable[[Any], Any], frame: Any, rows: int) -> Any:

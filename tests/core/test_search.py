@@ -512,3 +512,67 @@ def test_no_training_row_is_searched_from_or_returned():
     ):
         near = np.isclose(rows[:, None], train, atol=1e-6).all(axis=2)
         assert not near.any()
+
+
+# ------------------------------------------------------------------------------------------------
+# Local optima, and several ways
+
+
+WEIGHTS = np.array([1.0, 0.9, 0.8, 0.7, 0.6, 0.5])
+
+
+@cache
+def linear() -> tuple[Explainer, pd.DataFrame]:
+    """An explainer of a linear rule on six numbers, and instances it refuses."""
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(600, 6)).round(2))
+    table.columns = [f"x{i}" for i in range(6)]
+    explainer = Explainer(accepted).fit(table)
+    return explainer, table[~accepted(table)].head(30)
+
+
+def accepted(rows: pd.DataFrame) -> np.ndarray:
+    return rows.to_numpy(dtype=float) @ WEIGHTS > 1
+
+
+def optimum(explainer: Explainer, original: np.ndarray, needed: int = 1000) -> float:
+    """The distance of the closest accepted row: a dynamic programme over gains in score."""
+    width = (1 - original @ WEIGHTS) / (needed - len(WEIGHTS))
+    least = np.r_[0.0, np.full(needed, np.inf)]  # distance for each gain, in steps of `width`
+    for column, feature in enumerate(explainer.schema_.features):
+        values = np.arange(feature.lower, feature.upper + 0.005, 0.01).round(2)
+        rows = np.tile(original, (len(values), 1))
+        rows[:, column] = values
+        cost = explainer.schema_.distance(np.tile(original, (len(values), 1)), rows)
+        gain = np.floor((values - original[column]) * WEIGHTS[column] / width).astype(int)
+        before, least = least, least.copy()
+        for step, more in zip(gain[gain > 0], cost[gain > 0], strict=True):
+            np.minimum.at(least, np.minimum(np.arange(needed + 1) + step, needed), before + more)
+    return float(least[needed])
+
+
+def test_nearest_comes_close_to_the_optimum_of_a_linear_rule():
+    explainer, instances = linear()
+    nearest = explainer.explain(instances, target=True, search=Search(picks=("nearest",))).nearest()
+    best = [optimum(explainer, row) for row in instances.to_numpy()]
+    assert (nearest.distance >= np.array(best) * 0.97).all()
+    assert nearest.distance.mean() <= 1.3 * np.mean(best)
+    assert np.median(nearest.distance / best) <= 1.1
+
+
+def test_any_other_label_is_hardly_farther_than_the_closest_single_one():
+    world = worlds.seasons()
+    free = worlds.explain(world, "any-other").nearest()
+    single = np.full(len(free.instance), np.inf)
+    for label in world.explainer.classes_:
+        rows = worlds.explain(world, label).nearest()
+        rows = rows.where(rows.valid)
+        place = np.searchsorted(free.instance, rows.instance)
+        single[place] = np.minimum(single[place], rows.distance)
+    assert free.distance.mean() <= 1.02 * single.mean()
+
+
+def test_half_of_the_instances_have_three_ways_where_one_feature_can_replace_another():
+    explainer, instances = linear()
+    best = explainer.explain(instances, target=True).best(3)
+    ways = np.bincount(np.asarray(best.about["instance"]), minlength=len(instances))
+    assert (ways >= 3).mean() >= 0.5

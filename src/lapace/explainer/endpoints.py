@@ -1,8 +1,8 @@
 """Endpoints of paths, and starts of the search for minimal rows.
 
 Paths end at the prototypes and at one sampled row of the target near each instance. The search for
-`nearest` and `best` starts from ok rows near each instance: sampled rows, steps of its paths, and
-rows the caller gives.
+`nearest` and `best` starts from ok rows near each instance: sampled rows, the instance with one
+change, steps of its paths, and rows the caller gives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lapace.arrays import Bools, Floats, Ints, batches, first_of_each, places_in
 from lapace.constraints import ChangeLimit
 from lapace.explainer.oracle import OK, Oracle
 from lapace.explainer.problem import EITHER, InstanceRows, Problem
-from lapace.paths import EncodedInstances, Steps, join_rows, take_rows
+from lapace.paths import EncodedInstances, Steps, join_rows, rows_differ, take_rows
 from lapace.schema.distance import kneighbors
 
 __all__ = [
@@ -36,7 +36,8 @@ MORE = 2  # times as many under constraints, which move them
 MIN_SHARE = 0.002  # of the target's rows, no more typical in their categories: a frozen copy
 HYBRIDS = 50  # rows tried at a time for each start wanted, where constraints leave an instance none
 ROUNDS = 3  # how often they are
-ROWS = 50_000  # hybrid rows held at once
+LEVELS = 20  # categories of a column at most, for each to be tried alone
+ROWS = 50_000  # rows tried at once
 
 Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
 
@@ -72,11 +73,14 @@ class Starts(NamedTuple):
         return take_rows(joined, ok[np.argsort(joined.instance[ok], kind="stable")])
 
     def closest(self, demand: int, count: int) -> InstanceRows:
-        """Returns the closest rows of each instance, and all candidates, for one demand."""
+        """Returns the closest rows of each instance and label, and all candidates, for a demand."""
         serves = (self.demand == EITHER) | ((self.demand == OK) == (demand == OK))
         some = take_rows(self, serves)
-        some = take_rows(some, np.lexsort((some.distance, some.candidate, some.instance)))
-        some = take_rows(some, some.candidate | (places_in_groups(some.instance) < count))
+        label = some.steps.predicted
+        some = take_rows(some, np.lexsort((some.distance, some.candidate, label, some.instance)))
+        group = np.c_[some.instance, some.steps.predicted]
+        group = np.unique(group, axis=0, return_inverse=True)[1].ravel()
+        some = take_rows(some, some.candidate | (places_in_groups(group) < count))
         return InstanceRows.of(some.steps.cells, some.instance, demand)
 
 
@@ -107,14 +111,15 @@ def near_samples(
     for k in np.unique(group):  # instances that want the same and may change the same columns
         members = np.flatnonzero(group.ravel() == k)
         first = np.full(len(sampled.label), instance[members[0]])
-        rows = np.flatnonzero(asked.reaches_target(sampled.label, first))
+        reached = asked.reaches_target(sampled.label, first)
         cells = asked.cells[instance[members]]
         # What may not change is the instance's, whatever the sample has.
         weights = np.where(pinned[members[0]], 0.0, problem.weights)
-        _, near = kneighbors(problem.schema, cells, sampled.cells[rows], count, weights=weights)
-        chosen = rows[near]
-        owners.append(np.repeat(instance[members], chosen.shape[1]))
-        samples.append(chosen.ravel())
+        for label in np.unique(sampled.label[reached]):
+            rows = np.flatnonzero(sampled.label == label)
+            _, near = kneighbors(problem.schema, cells, sampled.cells[rows], count, weights=weights)
+            owners.append(np.repeat(instance[members], near.shape[1]))
+            samples.append(rows[near].ravel())
     owner, sample = np.concatenate(owners), np.concatenate(samples)
     steps = oracle.evaluate(sampled.cells[sample], owner)
     starts = Starts.of(owner, steps, problem.distances(steps.cells, owner))
@@ -201,12 +206,15 @@ def find_starts(
     candidates: Sequence[InstanceRows],
     oracle: Oracle,
 ) -> Starts:
-    """Collects ok rows to start from: sampled rows, candidates, and steps of the paths.
+    """Collects ok rows to start from: sampled rows, single changes, candidates, steps of paths.
 
     Where constraints leave an instance none of these, rows are tried that change few columns.
     """
     image = problem.schema.shape is not None
-    parts = [] if image else [near]  # of images only those on a path are written well
+    # Of images only rows on a path are written well.
+    parts = [] if image else [near]
+    if not image and not problem.search.frugal:
+        parts += _single_changes(problem, instance, oracle)
     for rows in candidates:
         some = take_rows(rows, np.isin(rows.instance, instance))
         steps = oracle.evaluate(some.cells, some.instance)
@@ -220,6 +228,33 @@ def find_starts(
         for part in batches(len(missing), ROWS, HYBRIDS * problem.search.n_starts):
             starts = Starts.join([starts, *_hybrid_starts(problem, missing[part], oracle)])
     return starts
+
+
+def _single_changes(problem: Problem, instance: Ints, oracle: Oracle) -> list[Starts]:
+    """Tries one change alone: each number at either end of its range, each other category.
+
+    Columns of many categories are left out.
+    """
+    schema, changes, parts = problem.schema, [], []
+    for column, feature in enumerate(schema.features):
+        bounds = (feature.lower, feature.upper)
+        values = bounds if feature.numeric else range(len(feature.categories))
+        if feature.derived is None and len(values) <= LEVELS:
+            changes += [(column, value) for value in values]
+    columns, ends = np.array(changes, dtype=np.float64).reshape(-1, 2).T
+    for part in batches(len(instance), ROWS, len(changes)):
+        owner = np.repeat(instance[part], len(changes))
+        original, times = problem.instances.cells[owner], len(instance[part])
+        cells = original.copy()
+        cells[np.arange(len(owner)), np.tile(column.astype(np.int64), times)] = np.tile(
+            value, times
+        )
+        cells = schema.derive(cells, original)
+        tried = problem.feasible(cells, owner) & rows_differ(cells, original)
+        owner, cells = owner[tried], cells[tried]
+        steps = oracle.query(cells, tried[tried], owner)
+        parts.append(Starts.of(owner, steps, problem.distances(cells, owner)))
+    return parts
 
 
 def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:

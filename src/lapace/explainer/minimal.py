@@ -1,7 +1,10 @@
 """Makes rows minimal: undoes changes and pulls numbers back while a row stays acceptable.
 
 `find_minimal` makes all starts of all instances minimal: the closest row of an instance is its
-`nearest`; rows that also keep a margin and a floor are the different ways of `best`.
+`nearest`; rows that also keep a margin and a floor are the different ways of `best`. Taking changes
+back ends in local optima, so one number of the closest rows is taken to the end of its range and
+the rest taken back again (`_extended`). Where there are few ways, the search begins again with a
+feature fixed (`_with_one_fixed`).
 
 `minimise` is greedy. It puts back every change that can be put back alone, the costliest first,
 until none can; then it pulls each number that is still changed back by bisection, costliest first.
@@ -29,6 +32,7 @@ from lapace.schema import Schema
 __all__ = ["Accept", "MinimalRows", "find_minimal", "minimise", "settle", "with_marks"]
 
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
+FIXED = 4  # one in so many starts is used again with a feature fixed
 WIDER = 10  # times as many sampled rows are tried for `best` where none has a margin
 
 # Rows, and which of the starting rows each comes from → whether each is acceptable.
@@ -94,6 +98,10 @@ def find_minimal(
     if "best" in problem.search.picks:
         parts += _starts_of_best(problem, todo_best, starts, oracle)
     rows = _made(problem, oracle, join_rows(parts), minimise)
+    if problem.schema.shape is None and not problem.search.frugal:
+        closest = join_rows([_closest(problem, rows), _different(problem, rows, count=1)])
+        parts = [rows, _extended(problem, oracle, closest)]
+        rows = join_rows([*parts, _with_one_fixed(problem, oracle, starts, join_rows(parts), kept)])
     chosen = join_rows([_closest(problem, rows), _different(problem, rows)])
     chosen = _made(problem, oracle, chosen, settle)
     nearest = _with_best_step(problem, todo_nearest, take_rows(chosen, chosen.demand == OK), paths)
@@ -184,9 +192,12 @@ def _closest(problem: Problem, rows: InstanceRows) -> InstanceRows:
 
 
 def _different(
-    problem: Problem, rows: InstanceRows, kept: InstanceRows | None = None
+    problem: Problem,
+    rows: InstanceRows,
+    kept: InstanceRows | None = None,
+    count: int | None = None,
 ) -> InstanceRows:
-    """Returns the closest rows with a margin that are different ways, `n_best` of each at most.
+    """Returns the closest rows with a margin that are different ways: `n_best` at most, or `count`.
 
     Two ways are different if neither changes all the features the other changes, or if they differ
     in a category. Rows that are kept come first.
@@ -198,7 +209,7 @@ def _different(
     changed = schema.changed(problem.instances.cells[rows.instance], rows.cells)
     rest = np.lexsort((problem.distances(rows.cells, rows.instance), new, rows.instance))
     chosen = [rest[:0]]
-    for _ in range(problem.search.n_best):
+    for _ in range(count or problem.search.n_best):
         first = rest[np.unique(rows.instance[rest], return_index=True)[1]]  # the closest of each
         chosen.append(first)
         theirs = first[np.searchsorted(rows.instance[first], rows.instance[rest])]
@@ -207,6 +218,54 @@ def _different(
         levels = schema.changed(rows.cells[rest], rows.cells[theirs])[:, schema.coding.categorical]
         rest = rest[apart | levels.any(axis=1)]
     return take_rows(rows, np.concatenate(chosen))
+
+
+def _extended(problem: Problem, oracle: Oracle, rows: InstanceRows) -> InstanceRows:
+    """Takes one changed number to the end of its range, and makes the row minimal again.
+
+    One change that goes further may do the work of two.
+    """
+    schema, originals = problem.schema, problem.instances.cells[rows.instance]
+    changed = schema.changed(originals, rows.cells)
+    changed &= (changed.sum(axis=1) > 1)[:, None]  # one change alone cannot save another
+    row, column = np.nonzero(changed & movable(schema, originals, rows.cells))
+    each, cells, original = np.arange(len(row)), rows.cells[row], originals[row]
+    lattice, rises = schema.lattice.of(column), cells[each, column] > original[each, column]
+    cells[each, column] = np.where(rises, lattice.upper, lattice.lower)
+    tried = take_rows(rows, row)._replace(cells=schema.derive(cells, original))
+    accepted = oracle.accepts(tried.cells, tried.instance, tried.demand)
+    return _made(problem, oracle, take_rows(tried, accepted), minimise)
+
+
+def _with_one_fixed(
+    problem: Problem,
+    oracle: Oracle,
+    starts: Starts,
+    rows: InstanceRows,
+    kept: InstanceRows | None,
+) -> InstanceRows:
+    """Searches again with one feature fixed, for instances with fewer than `n_best` ways.
+
+    Each feature that a way changes is fixed in turn, in the same starts: `minimise` only takes
+    changes back, so a cell that is the instance's stays so.
+    """
+    schema, originals = problem.schema, problem.instances.cells
+    ways = _different(problem, rows, kept)
+    few = np.flatnonzero(np.bincount(ways.instance) < problem.search.n_best)
+    ways = take_rows(ways, np.isin(ways.instance, few))
+    changed = schema.changed(originals[ways.instance], ways.cells) & schema.counted
+    way, fixed = np.nonzero(changed)
+    pairs = np.unique(np.c_[ways.instance[way], fixed], axis=0)
+    pair, start = matches(pairs[:, 0], starts.instance)
+    instance, fixed, each = pairs[pair, 0], pairs[pair, 1], np.arange(len(pair))
+    cells = starts.steps.cells[start]
+    cells[each, fixed] = originals[instance, fixed]
+    tried = InstanceRows.of(schema.derive(cells, originals[instance]), instance, USUAL)
+    accepted = oracle.accepts(tried.cells, instance, tried.demand)
+    tried, pair = take_rows(tried, accepted), pair[accepted]
+    order = np.lexsort((problem.distances(tried.cells, tried.instance), pair))
+    order = order[places_in_groups(pair[order]) < problem.search.n_starts // FIXED]
+    return _made(problem, oracle, take_rows(tried, order), minimise)
 
 
 def _with_best_step(
@@ -267,6 +326,17 @@ def _closest_prototypes(problem: Problem, cells: Floats, instance: Ints, paths: 
 # Minimal rows
 
 
+def movable(schema: Schema, originals: Floats, cells: Floats) -> Bools:
+    """Returns which cells are numbers before and after: (rows, columns).
+
+    Nothing is missing, no level is without a place, and derived columns follow the others.
+    """
+    numbers = np.array([f.numeric and f.derived is None for f in schema.features])
+    present = ~np.isnan(originals) & ~np.isnan(cells)
+    cells_that_move: Bools = numbers & present & ~schema.coding.unseen(originals)
+    return cells_that_move
+
+
 def minimise(
     cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
 ) -> Floats:
@@ -315,8 +385,6 @@ class _Minimiser:
     ) -> None:
         self.cells, self.originals, self.accept = cells.copy(), originals, accept
         self.schema, self.weights = schema, weights
-        # A derived column follows the others, so it is never pulled back itself.
-        self.numbers = np.array([f.numeric and f.derived is None for f in schema.features])
         self.steps = np.array([feature.step for feature in schema.features], dtype=np.float64)
         self.order = np.zeros(cells.shape, dtype=np.int64)
         self.count, self.turn, self.undone = np.zeros((3, len(cells)), dtype=np.int64)
@@ -426,10 +494,8 @@ class _Minimiser:
     # -- cells ------------------------------------------------------------------------------------
 
     def movable(self, rows: Ints) -> Bools:
-        """Numbers before and after: nothing missing, no level without a place: (rows, columns)."""
-        present = ~np.isnan(self.originals[rows]) & ~np.isnan(self.cells[rows])
-        movable: Bools = self.numbers & present & ~self.schema.coding.unseen(self.originals[rows])
-        return movable
+        """Which cells of some rows can be pulled back: (rows, columns)."""
+        return movable(self.schema, self.originals[rows], self.cells[rows])
 
     def moved(
         self, column: Ints, value: Floats, towards: Floats, part: float

@@ -34,6 +34,7 @@ __all__ = [
 ENFORCE = ("exact", "naive", "latent")
 MAX_QUERIES = 50_000  # rows why-not may query, where the caller sets no other budget
 EITHER = -1  # a row's demand where it may serve `nearest` as well as `best`
+FEW_STARTS = 4  # with fewer the search is frugal
 MAX_STARTS = 100  # starts of an instance; more are not different from each other
 TARGETS = f'give one label, a sequence with one label per instance, or "{ANY_OTHER}"'
 
@@ -48,6 +49,7 @@ class Search:
             take fewer queries.
         n_best: How many different ways `best` looks for.
         n_starts: How many rows each search for `nearest` and for `best` starts from, 100 at most.
+            With fewer than 4 no single changes are tried and no search is repeated.
         stable: Take as `first` the start of the last unbroken run of ok steps; False: the first ok
             step of all, as in the paper.
         enforce: How constraints are enforced. `exact` corrects latent points, then projects rows;
@@ -85,6 +87,11 @@ class Search:
             raise InputError(
                 f"enforce is {self.enforce!r}; it is 'exact', 'naive' or 'latent'.{hint}"
             )
+
+    @property
+    def frugal(self) -> bool:
+        """Whether only what every answer needs is queried."""
+        return self.n_starts < FEW_STARTS
 
 
 class InstanceRows(NamedTuple):

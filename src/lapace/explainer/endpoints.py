@@ -236,19 +236,18 @@ def _single_changes(problem: Problem, instance: Ints, oracle: Oracle) -> list[St
     Columns of many categories are left out.
     """
     schema, changes, parts = problem.schema, [], []
-    for column, feature in enumerate(schema.features):
+    for place, feature in enumerate(schema.features):
         bounds = (feature.lower, feature.upper)
         values = bounds if feature.numeric else range(len(feature.categories))
         if feature.derived is None and len(values) <= LEVELS:
-            changes += [(column, value) for value in values]
+            changes += [(place, value) for value in values]
     columns, ends = np.array(changes, dtype=np.float64).reshape(-1, 2).T
     for part in batches(len(instance), ROWS, len(changes)):
         owner = np.repeat(instance[part], len(changes))
         original, times = problem.instances.cells[owner], len(instance[part])
         cells = original.copy()
-        cells[np.arange(len(owner)), np.tile(column.astype(np.int64), times)] = np.tile(
-            value, times
-        )
+        each, column = np.arange(len(owner)), np.tile(columns, times).astype(np.int64)
+        cells[each, column] = np.tile(ends, times)
         cells = schema.derive(cells, original)
         tried = problem.feasible(cells, owner) & rows_differ(cells, original)
         owner, cells = owner[tried], cells[tried]

@@ -485,6 +485,7 @@ def test_wrong_input_of_explain(here, denied):
         f"{explain} --free age,income,credit_score,housing": "names every column",
         f"{explain} --confidence 2": "confidence is 2",
         f"{explain} --words words.toml": "--words is about letters",
+        f"{explain} --annex": "--annex is about letters",
         f"{explain} --letters new --words words.toml": "maybe",
         f"{explain} -o gone/a.csv": "no folder 'gone'",
         f"{explain} -o a.xlsx": "a result ends in .csv, .csv.gz, .parquet or .json",
@@ -581,16 +582,20 @@ def test_why_not_where_every_instance_has_a_counterfactual(here, denied):
 
 def test_letters_are_written_beside_the_answers(here, denied):
     line = "explain loans.lapace denied.csv --target approved --letters out/letters"
-    result = done(f"{line} --format csv")
-    pages = sorted((here / "out" / "letters").glob("*.html"))
+    result = done(f"{line} --annex --format csv")
+    pages = sorted((here / "out" / "letters").glob("letter-*.html"))
     assert len(pages) == len(list((here / "out" / "letters").glob("*.txt"))) == len(denied)
     assert f"Wrote {len(pages)} letters" in result.stderr
-    text = pages[0].with_suffix(".txt").read_text(encoding="utf-8")
-    assert re.search(r"Decided with: loans-\w{8}\.skops, sha256 [0-9a-f]{64}", text)
-    assert re.search(r"Explained with: loans\.lapace, sha256 [0-9a-f]{64}", text)
+    annexes = sorted((here / "out" / "letters").glob("annex-*.html"))
+    assert len(annexes) == len(pages)
+    text = annexes[0].read_text(encoding="utf-8")
+    assert re.search(r"Decided with</dt><dd>loans-\w{8}\.skops, sha256 [0-9a-f]{64}", text)
+    assert re.search(r"Explained with</dt><dd>loans\.lapace, sha256 [0-9a-f]{64}", text)
     (here / "words.toml").write_text('predicted = "A loan"\n')
     done(f"{line} --words words.toml --ids 0 -q")
-    assert "A loan: the" in (here / "out" / "letters" / "letter-0.txt").read_text(encoding="utf-8")
+    assert "A loan: the computer" in (here / "out" / "letters" / "letter-0.txt").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_groups_of_instances_are_compared(here, denied):

@@ -1,4 +1,4 @@
-"""Sentences of letters: how sure and how usual a way is, and why there is none."""
+"""Sentences of letters: how sure a way is, why there is none, what happens next."""
 
 from __future__ import annotations
 
@@ -13,38 +13,62 @@ from lapace.result import Counterfactuals, Explanation, InstanceExplanation, Mov
 from lapace.schema import Schema
 
 __all__ = [
-    "constraints_of", "move_words", "needed_moves", "reason", "sure", "usual",
+    "NOTICE", "constraints_of", "figures", "move_words", "needed_moves", "next_steps", "notes",
+    "reason", "usual",
 ]  # fmt: skip
 
 RARE, COMMON = 5.0, 25.0  # density percentiles below which a row is called unusual, less usual
+NOTICE = (
+    "This letter is advice on what could be changed. It is not the legal reason for any decision, "
+    "and no promise of a later one: the system and circumstances change, and what goes together in "
+    "past cases need not be a cause."
+)
 
 
 # ------------------------------------------------------------------------------------------------
-# One way
+# Ways
 
 
-def sure(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
-    """Says how sure a way is: of itself, and after a renewal; at the edge only that it is there."""
-    label, probability = words.label(rows.label[row]), rows.probability[row]
-    has_probability = not np.isnan(probability)
-    if "edge" in str(rows.mark[row]):
-        share = f" ({_percent(probability)} sure of “{label}”)" if has_probability else ""
-        text = f"This is close to the line between two answers{share}: a small difference could"
-        return (f"{text} turn it, so do not rely on it.",)
+def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
+    """Says how sure a way is, today and after a renewal; at the edge only that it is there."""
+    label, mark, density = words.label(rows.label[row]), str(rows.mark[row]), rows.density[row]
     sentences = []
-    if has_probability:
-        sentences.append(f"The system would then be {_percent(probability)} sure of “{label}”.")
-    if not np.isnan(rows.survival[row]):
-        low, high = 100 * rows.survival_low[row], 100 * rows.survival_high[row]
-        often = f"about {100 * rows.survival[row]:.0f} of 100 renewals"
-        often = (
-            f"{often} (between {low:.0f} and {high:.0f})" if low < 99.5 else "nearly all renewals"
-        )
+    if "edge" in mark:
         sentences.append(
-            f"If the system is renewed with newer cases, it is expected to keep to “{label}” in "
-            f"{often}."
+            "This way only just leads there: a small difference could turn the answer back, so do "
+            "not rely on it."
         )
+    elif not np.isnan(rows.probability[row]):
+        sure = f"The system is then {_percent(rows.probability[row])} sure of “{label}”"
+        sentences.append(f"{sure}{_after_renewal(rows.survival[row])}.")
+    if usual(density, mark) == "very unusual":
+        sentences.append("Few cases with that answer look like this: treat this way with caution.")
     return tuple(sentences)
+
+
+def _after_renewal(share: float) -> str:
+    """Says how many renewals of the system keep an answer; empty where that is not known."""
+    if np.isnan(share):
+        return ""
+    often = f"about {100 * share:.0f} of 100" if share < 0.995 else "nearly all"
+    return f"; {often} renewals keep that answer"
+
+
+def figures(rows: Counterfactuals) -> str:
+    """Says what the figures of some ways mean, in one sentence; empty where they have none."""
+    shown = ["edge" not in str(mark) for mark in rows.mark]
+    if np.isnan(rows.probability[shown]).all():
+        return ""
+    if np.isnan(rows.survival[shown]).all():
+        return (
+            "A percentage says how sure the system is of its own answer, not how likely it "
+            "is that a change succeeds."
+        )
+    return (
+        "A percentage says how sure the system is of its own answer, and a renewal is a "
+        "later version of the system, taught with newer cases; neither says how likely it is that "
+        "a change succeeds."
+    )
 
 
 def _percent(share: float) -> str:
@@ -91,9 +115,21 @@ def reason(instance: InstanceExplanation, words: Words) -> str:
         # If constraints contradict each other one of them has to give way, otherwise all of these.
         how = (" or " if why.clash else " and ").join(steps)
         sentence += f" It would be otherwise if {how}."
-    return (
-        f"{sentence} What you can do: ask the sender of this letter whether one of the limits can "
-        "be loosened in your case; then this can be worked out again."
+    return sentence
+
+
+def next_steps(status: str, words: Words) -> str:
+    """Says what happens after the letter; the sender's words are about letters with ways."""
+    if status == "already_target":
+        return ""
+    if status != "answered":
+        return (
+            "You can ask whether one of the limits can be loosened in your case; then this can be "
+            "worked out again."
+        )
+    return words.next_steps or (
+        "Nothing changes by itself. Once you have made the changes of one way, ask for a new "
+        "decision: your case is then looked at again, as it is on that day."
     )
 
 

@@ -183,7 +183,10 @@ def cohort(
     query: Query,
     by: str | None = Option(None, help="The column that groups them; numbers by quartiles."),
     output: Path | None = Option(
-        None, "--output", "-o", help="A page with tables (.html), or a picture (.png, .svg, .pdf)."
+        None,
+        "--output",
+        "-o",
+        help="A page with a chart and tables (.html), or a picture (.png, .svg, .pdf).",
     ),
     loader: Loader,
 ) -> None:
@@ -200,10 +203,10 @@ def cohort(
     write(f"{compared}\n")
     if where is None:
         return
+    os.environ.setdefault("MPLBACKEND", "Agg")
     if where.suffix.lower() == ".html":
         compared.to_html(where)
     else:
-        os.environ.setdefault("MPLBACKEND", "Agg")
         from lapace import plots
 
         _save_figure(plots.cohort(compared), where)

@@ -918,13 +918,13 @@ def test_the_page_names_no_option_that_does_not_exist():
 
 
 def shell(page):
-    """The `lapace …` lines of a page's shell blocks, and the output below the last of each."""
+    """The `lapace …` and `cat …` lines of a page's shell blocks, the output below the last."""
     for code, shown in re.findall(
         r"```sh\n(.*?)```(?:\s*```text\n(.*?)```)?", page, flags=re.DOTALL
     ):
         lines = code.replace("\\\n", " ").splitlines()
         lines = [line.partition("   #")[0] for line in lines]
-        ours = [line for line in lines if re.match(r"(.+\| )?lapace ", line)]
+        ours = [line for line in lines if re.match(r"(.+\| )?lapace |cat ", line)]
         for line in ours:
             yield line, shown if line == ours[-1] else ""
 
@@ -957,7 +957,10 @@ def test_the_page_shows_what_happens(name, tmp_path, monkeypatch, missing):
         except lapace.LapaceError as error:
             missing("data", f"adult could not be fetched: {error}")
     monkeypatch.chdir(tmp_path)
-    lines = shell((ROOT / name).read_text(encoding="utf-8"))
+    page = (ROOT / name).read_text(encoding="utf-8")
+    for file, content in re.findall(r'```toml title="(.+?)"\n(.*?)```', page, flags=re.DOTALL):
+        Path(file).write_text(content, encoding="utf-8")
+    lines = shell(page)
     record = [
         (line, shown, *run_line(line))
         for line, shown in lines

@@ -317,6 +317,21 @@ def test_on_the_edge_no_figure_is_praised():
     assert notes(rare)[1].endswith("treat this way with caution.")
 
 
+def test_nobody_is_sent_along_a_way_at_the_edge():
+    words = letters.Words(next_steps="Apply again.")
+    whole = explanation()[[answered().position]]
+    found = whole.best(3)
+    sent = letters.letter(whole[0], words=words)
+    assert sent.reliable
+    assert "Apply again." in sent.text
+    edge = replace(found, mark=np.full(len(found), "edge", dtype=object))
+    sent = letters.letter(replace(whole, minimal={**whole.minimal, "best": edge})[0], words=words)
+    text = on_one_line(sent.text)
+    assert "nothing was found that can be relied on" in text
+    assert "Ask before you change anything." in text
+    assert "Apply again." not in text
+
+
 def test_what_no_letter_is_about():
     whole = explanation()
     world = worlds.digits()

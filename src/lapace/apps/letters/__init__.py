@@ -47,12 +47,14 @@ class Way:
         label: The answer reached.
         notes: Sentences on how sure it is, and words of caution.
         follows: What follows from the changes: columns that are computed from others.
+        edge: Whether it only just leads there, so that nobody should rely on it.
     """
 
     changes: tuple[Change, ...]
     label: str
     notes: tuple[str, ...] = ()
     follows: tuple[Change, ...] = ()
+    edge: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,17 @@ class Letter:
             return (f"{decided} That is the answer asked about: nothing has to change.",)
         if not self.ways:
             return f"{decided} No way to {goal} was found.", self.reason
-        if len(self.ways) == 1:
-            return (f"{decided} This letter shows a way to {goal}.",)
-        many = ("two", "three")[len(self.ways) - 2]
-        shown = f"This letter shows {many} different ways to {goal}; any one of them is enough."
-        return (f"{decided} {shown}",)
+        many = ("a way", "two different ways", "three different ways")[len(self.ways) - 1]
+        shown = f"This letter shows {many} to {goal}"
+        if not self.reliable:
+            return (f"{decided} {shown}, but nothing was found that can be relied on.",)
+        enough = "" if len(self.ways) == 1 else "; any one of them is enough"
+        return (f"{decided} {shown}{enough}.",)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether one of the ways does more than only just lead there."""
+        return not all(way.edge for way in self.ways)
 
     @property
     def sections(self) -> dict[str, str]:
@@ -111,7 +119,7 @@ class Letter:
         sections = {
             "What stays": " ".join(stays),
             "The figures": self.figures,
-            "What is next": wording.next_steps(self.status, self.words),
+            "What is next": wording.next_steps(self.status, self.words, reliable=self.reliable),
             "Questions": f"{contact}. Please name case {self.name}.",
         }
         return {heading: text for heading, text in sections.items() if text}
@@ -217,7 +225,8 @@ def _ways(instance: InstanceExplanation) -> Counterfactuals:
 def _way(rows: Counterfactuals, row: int, words: Words) -> Way:
     before, after = rows.instances[rows.instance[row]], rows.cells[row]
     own, derived = changes(rows.schema, before, after, words)
-    return Way(own, words.label(rows.label[row]), wording.notes(rows, row, words), derived)
+    label, notes = words.label(rows.label[row]), wording.notes(rows, row, words)
+    return Way(own, label, notes, derived, edge="edge" in str(rows.mark[row]))
 
 
 def annex(

@@ -118,18 +118,19 @@ def reason(instance: InstanceExplanation, words: Words) -> str:
     return sentence
 
 
-def next_steps(status: str, words: Words) -> str:
-    """Says what happens after the letter; the sender's words are about letters with ways."""
+def next_steps(status: str, words: Words, *, reliable: bool) -> str:
+    """Says what happens after the letter; the sender's words are for ways to rely on."""
     if status == "already_target":
         return ""
-    if status != "answered":
+    if not reliable:
+        first = "Ask before you change anything. " if status == "answered" else ""
         return (
-            "You can ask whether one of the limits can be loosened in your case; then this can be "
-            "worked out again."
+            f"{first}You can ask whether one of the limits can be loosened in your case; then this "
+            "can be worked out again."
         )
     return words.next_steps or (
-        "Nothing changes by itself. Once you have made the changes of one way, ask for a new "
-        "decision: your case is then looked at again, as it is on that day."
+        "Nothing changes by itself. Once you have made the changes, ask for a new decision: your "
+        "case is then looked at again, as it is on that day."
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date as Date  # noqa: N812  `date` is what the argument is called
 from functools import cached_property, partial
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from lapace.why_not.relaxation import joined
 
 __all__ = ["Change", "Letter", "Way", "Words", "annex", "letter", "write_letters"]
 
-WAYS = 3
+# What one page has room for; the annex has everything.
+WAYS, LINES, LISTED = 3, 20, 12
 # What a letter is written for: an instance that has its target already needs none.
 LETTERS = ("answered", "none_found", "infeasible")
 
@@ -67,7 +68,7 @@ class Letter:
         target: The answer asked about; empty for any other.
         status: As in `Explanation.status`.
         reason: Why there is no way, where there is none, in plain words.
-        ways: Up to three, the cheapest first.
+        ways: Up to three, as many as a page has room for, the cheapest first.
         fixed: Columns that may not change, in words.
         limits: The other limits that were kept, in words.
         figures: What the figures of the ways mean; empty where they have none.
@@ -113,8 +114,8 @@ class Letter:
     def sections(self) -> dict[str, str]:
         """What follows the ways: a text for each heading."""
         stays = ["Everything else stays as it is."] if self.ways else []
-        stays += [f"These may not change: {joined(list(self.fixed))}."] if self.fixed else []
-        stays += [f"These limits were kept: {'; '.join(self.limits)}."] if self.limits else []
+        stays += [f"These may not change: {joined(_listed(self.fixed))}."] if self.fixed else []
+        stays += [f"These limits were kept: {'; '.join(_listed(self.limits))}."] * bool(self.limits)
         contact = self.words.contact.rstrip(". ") or "The sender of this letter"
         sections = {
             "What stays": " ".join(stays),
@@ -189,7 +190,7 @@ def letter(
         target="" if instance.target is None else said.label(instance.target),
         status=instance.status,
         reason=wording.reason(instance, said),
-        ways=tuple(_way(rows, row, said) for row in range(len(rows))),
+        ways=_ways_of_a_page(tuple(_way(rows, row, said) for row in range(len(rows)))),
         fixed=clauses.fixed(constraints, said),
         limits=clauses.limits(constraints, whole.schema, said),
         figures=wording.figures(rows),
@@ -227,6 +228,17 @@ def _way(rows: Counterfactuals, row: int, words: Words) -> Way:
     own, derived = changes(rows.schema, before, after, words)
     label, notes = words.label(rows.label[row]), wording.notes(rows, row, words)
     return Way(own, label, notes, derived, edge="edge" in str(rows.mark[row]))
+
+
+def _ways_of_a_page(ways: tuple[Way, ...]) -> tuple[Way, ...]:
+    """Returns the first ways that a page has room for, at least one."""
+    lines = accumulate(len(way.changes + way.follows) + len(way.notes) for way in ways)
+    return tuple(way for way, line in zip(ways, lines, strict=True) if line <= LINES) or ways[:1]
+
+
+def _listed(texts: tuple[str, ...]) -> list[str]:
+    others = len(texts) - LISTED
+    return [*texts[:LISTED], f"{others} others"] if others > 1 else list(texts)
 
 
 def annex(

@@ -307,15 +307,18 @@ def test_on_the_edge_no_figure_is_praised():
     rows = replace(found, **{name: np.full(len(found), v) for name, v in likely.items()})
     calm = replace(rows, mark=np.full(len(found), "", dtype=object))
     assert notes(calm)[0] == (
-        "The system is then 58% sure of “yes”; about 94 of 100 renewals keep that answer."
+        "The system is then 58% sure of “yes”. About 94 of 100 renewals keep that answer."
     )
-    assert "neither says how likely" in wording.figures(calm)
+    assert "how likely it is that a change succeeds" in wording.figures(calm)
+    silent = replace(calm, probability=np.full(len(found), np.nan))
+    assert notes(silent)[0] == "About 94 of 100 renewals keep that answer."
+    assert wording.figures(silent)
     edge = replace(rows, mark=np.full(len(found), "edge", dtype=object))
     assert notes(edge)[0].startswith("This way only just leads there")
     assert not re.search(r"\d", notes(edge)[0])
     assert not wording.figures(edge)
     certain = replace(calm, survival=np.full(len(found), 1.0))
-    assert notes(certain)[0].endswith("nearly all renewals keep that answer.")
+    assert notes(certain)[0].endswith("Nearly all renewals keep that answer.")
     rare = replace(calm, density=np.full(len(found), 2.0))
     assert notes(rare)[1].endswith("treat this way with caution.")
 

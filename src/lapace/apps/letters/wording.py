@@ -18,6 +18,11 @@ __all__ = [
 ]  # fmt: skip
 
 RARE, COMMON = 5.0, 25.0  # density percentiles below which a row is called unusual, less usual
+CAUTION = "Few cases with that answer look like this: treat this way with caution."
+FIGURES = (
+    "How sure the system is of its own answer, and how many renewals (later versions of it, taught "
+    "with newer cases) keep to it, says nothing about how likely it is that a change succeeds."
+)
 NOTICE = (
     "This letter is advice on what could be changed. It is not the legal reason for any decision, "
     "and no promise of a later one: the system and circumstances change, and what goes together in "
@@ -31,44 +36,29 @@ NOTICE = (
 
 def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
     """Says how sure a way is, today and after a renewal; at the edge only that it is there."""
-    label, mark, density = words.label(rows.label[row]), str(rows.mark[row]), rows.density[row]
-    sentences = []
+    mark, share, sentences = str(rows.mark[row]), rows.survival[row], []
     if "edge" in mark:
         sentences.append(
             "This way only just leads there: a small difference could turn the answer back, so do "
             "not rely on it."
         )
-    elif not np.isnan(rows.probability[row]):
-        sure = f"The system is then {_percent(rows.probability[row])} sure of “{label}”"
-        sentences.append(f"{sure}{_after_renewal(rows.survival[row])}.")
-    if usual(density, mark) == "very unusual":
-        sentences.append("Few cases with that answer look like this: treat this way with caution.")
-    return tuple(sentences)
-
-
-def _after_renewal(share: float) -> str:
-    """Says how many renewals of the system keep an answer; empty where that is not known."""
-    if np.isnan(share):
-        return ""
-    often = f"about {100 * share:.0f} of 100" if share < 0.995 else "nearly all"
-    return f"; {often} renewals keep that answer"
+    else:
+        sure = f"The system is then {_percent(rows.probability[row])} sure of"
+        often = f"About {100 * share:.0f} of 100" if share < 0.995 else "Nearly all"
+        if not np.isnan(rows.probability[row]):
+            sentences.append(f"{sure} “{words.label(rows.label[row])}”.")
+        if not np.isnan(share):
+            sentences.append(f"{often} renewals keep that answer.")
+    said = (" ".join(sentences),) if sentences else ()
+    rare = usual(rows.density[row], mark) == "very unusual"
+    return said + (CAUTION,) * rare
 
 
 def figures(rows: Counterfactuals) -> str:
     """Says what the figures of some ways mean, in one sentence; empty where they have none."""
-    shown = ["edge" not in str(mark) for mark in rows.mark]
-    if np.isnan(rows.probability[shown]).all():
-        return ""
-    if np.isnan(rows.survival[shown]).all():
-        return (
-            "A percentage says how sure the system is of its own answer, not how likely it "
-            "is that a change succeeds."
-        )
-    return (
-        "A percentage says how sure the system is of its own answer, and a renewal is a "
-        "later version of the system, taught with newer cases; neither says how likely it is that "
-        "a change succeeds."
-    )
+    edge = np.array(["edge" in str(mark) for mark in rows.mark], dtype=bool)
+    unknown = np.isnan(rows.probability) & np.isnan(rows.survival)
+    return "" if (edge | unknown).all() else FIGURES
 
 
 def _percent(share: float) -> str:

@@ -118,6 +118,8 @@ def test_many_groups_are_shown_as_the_largest_and_the_others():
     assert "missing" in compared.shown_groups
     assert list(compared.shown_groups)[-1] == "11 others"
     assert sum(compared.cost_lines()["instances"]) == compared.total.instances
+    for name in re.findall("“(.+?)”", printed(compared)):
+        assert name in compared.shown_groups
 
 
 def test_groups_with_the_same_figure_are_named_together():

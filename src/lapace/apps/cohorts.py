@@ -370,7 +370,7 @@ class Cohort:
                 f"Answers most often change {joined(often[:MOST_NAMED])}.",
             ]
         if len(self.groups) > 1:
-            groups = {name: self.groups[name] for name in self.names}
+            groups = self.shown_groups  # as in the tables
             tested = {k: g.cost for k, g in groups.items() if g.costs.total() >= FEW}
             sentences.append(_verdict("cost", "of an answer", self.p_cost, self.by, tested))
             tested = {k: g.share for k, g in groups.items() if g.instances}
@@ -552,7 +552,8 @@ def _table(title: str, by: str, lines: Lines) -> str:
     if not lines["group"]:
         return ""
     names = [name for name in lines if not name.endswith(ENDS)]
-    titles = (by if name == "group" else name.replace("_", " ") for name in names)
+    group = "group" if by == ALL else by
+    titles = (group if name == "group" else name.replace("_", " ") for name in names)
     head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(_cell(lines, name, k))}</td>' for name in names)}</tr>"

@@ -452,12 +452,16 @@ def test_groups_are_drawn_with_their_intervals_and_features(explanation):
     groups = ["left", "right"] * (len(explanation) // 2) + ["left"] * (len(explanation) % 2)
     compared = cohorts.cohort(explanation, groups)
     figure = plots.cohort(compared)
-    share, cost, features = figure.axes
+    features, share, cost = figure.axes
     assert [t.get_text() for t in share.get_yticklabels()] == list(compared.names)
     dots = [line for line in cost.lines if line.get_marker() == "o"]
     assert [d.get_xdata()[0] for d in dots] == pytest.approx(compared.costs["cost"].tolist())
-    drawn = sum(line.get_marker() == "o" and len(line.get_xdata()) for line in features.lines)
-    assert drawn == len(compared.features)
-    assert compared.sentences[1] in features.get_xlabel()
+    cells = {tuple(t.get_position()): t.get_text() for t in features.texts}
+    shown = [t.get_text() for t in features.get_yticklabels()]
+    columns = compared.features[["feature", "group", "share"]]
+    for name, group, value in columns.itertuples(index=False):
+        place = list(compared.names).index(group), shown.index(name.replace("_", " "))
+        assert cells.pop(place) == f"{value:.0%}"
+    assert not cells
     alone = plots.cohort(cohorts.cohort(explanation))
-    assert alone.axes[2].get_legend() is None
+    assert alone.axes[0].get_title(loc="left") == "What changes, how often"

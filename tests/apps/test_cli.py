@@ -486,6 +486,7 @@ def test_wrong_input_of_explain(here, denied):
         f"{explain} --free age,income,credit_score,housing": "names every column",
         f"{explain} --confidence 2": "confidence is 2",
         f"{explain} --words words.toml": "--words is about letters",
+        f"{explain} --annex": "--annex is about letters",
         f"{explain} --letters new --words words.toml": "maybe",
         f"{explain} -o gone/a.csv": "no folder 'gone'",
         f"{explain} -o a.xlsx": "a result ends in .csv, .csv.gz, .parquet or .json",
@@ -582,16 +583,20 @@ def test_why_not_where_every_instance_has_a_counterfactual(here, denied):
 
 def test_letters_are_written_beside_the_answers(here, denied):
     line = "explain loans.lapace denied.csv --target approved --letters out/letters"
-    result = done(f"{line} --format csv")
-    pages = sorted((here / "out" / "letters").glob("*.html"))
+    result = done(f"{line} --annex --format csv")
+    pages = sorted((here / "out" / "letters").glob("letter-*.html"))
     assert len(pages) == len(list((here / "out" / "letters").glob("*.txt"))) == len(denied)
     assert f"Wrote {len(pages)} letters" in result.stderr
-    text = pages[0].with_suffix(".txt").read_text(encoding="utf-8")
-    assert re.search(r"Decided with: loans-\w{8}\.skops, sha256 [0-9a-f]{64}", text)
-    assert re.search(r"Explained with: loans\.lapace, sha256 [0-9a-f]{64}", text)
+    annexes = sorted((here / "out" / "letters").glob("annex-*.html"))
+    assert len(annexes) == len(pages)
+    text = annexes[0].read_text(encoding="utf-8")
+    assert re.search(r"Decided with</dt><dd>loans-\w{8}\.skops, sha256 [0-9a-f]{64}", text)
+    assert re.search(r"Explained with</dt><dd>loans\.lapace, sha256 [0-9a-f]{64}", text)
     (here / "words.toml").write_text('predicted = "A loan"\n')
     done(f"{line} --words words.toml --ids 0 -q")
-    assert "A loan: the" in (here / "out" / "letters" / "letter-0.txt").read_text(encoding="utf-8")
+    assert "A loan: the computer" in (here / "out" / "letters" / "letter-0.txt").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_groups_of_instances_are_compared(here, denied):
@@ -914,13 +919,13 @@ def test_the_page_names_no_option_that_does_not_exist():
 
 
 def shell(page):
-    """The `lapace …` lines of a page's shell blocks, and the output below the last of each."""
+    """The `lapace …` and `cat …` lines of a page's shell blocks, the output below the last."""
     for code, shown in re.findall(
         r"```sh\n(.*?)```(?:\s*```text\n(.*?)```)?", page, flags=re.DOTALL
     ):
         lines = code.replace("\\\n", " ").splitlines()
         lines = [line.partition("   #")[0] for line in lines]
-        ours = [line for line in lines if re.match(r"(.+\| )?lapace ", line)]
+        ours = [line for line in lines if re.match(r"(.+\| )?lapace |cat ", line)]
         for line in ours:
             yield line, shown if line == ours[-1] else ""
 
@@ -953,7 +958,10 @@ def test_the_page_shows_what_happens(name, tmp_path, monkeypatch, missing):
         except lapace.LapaceError as error:
             missing("data", f"adult could not be fetched: {error}")
     monkeypatch.chdir(tmp_path)
-    lines = shell((ROOT / name).read_text(encoding="utf-8"))
+    page = (ROOT / name).read_text(encoding="utf-8")
+    for file, content in re.findall(r'```toml title="(.+?)"\n(.*?)```', page, flags=re.DOTALL):
+        Path(file).write_text(content, encoding="utf-8")
+    lines = shell(page)
     record = [
         (line, shown, *run_line(line))
         for line, shown in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 
 import numpy as np
@@ -52,7 +53,6 @@ def test_groups_are_counted_as_a_loop_counts_them():
             assert np.isnan(line["cost"])
             continue
         assert line["cost"] == pytest.approx(mine.distance.mean(), rel=5e-3)
-        assert line["cost_median"] == pytest.approx(np.median(mine.distance), rel=5e-3)
         assert len(mine) < 5 or 0 <= line["cost_low"] <= line["cost"] <= line["cost_high"]
         assert line["changes"] == pytest.approx(mine.changed.mean())
         before, after = mine.instances[mine.instance], mine.cells
@@ -118,6 +118,17 @@ def test_many_groups_are_shown_as_the_largest_and_the_others():
     assert "missing" in compared.shown_groups
     assert list(compared.shown_groups)[-1] == "11 others"
     assert sum(compared.cost_lines()["instances"]) == compared.total.instances
+    for name in re.findall("“(.+?)”", printed(compared)):
+        assert name in compared.shown_groups
+
+
+def test_groups_with_the_same_figure_are_named_together():
+    found = whole(constraints=["changes <= 1", "fixed income"])
+    answered = np.array(found.status) == "answered"
+    none, some = np.flatnonzero(~answered), np.flatnonzero(answered)
+    groups = np.full(40, "rest", dtype=object)
+    groups[none[:1]], groups[some[:3]], groups[some[3:6]] = "none", "a", "b"
+    assert "highest for “a” and “b” (100%)." in printed(cohorts.cohort(found, by=groups))
 
 
 def test_groups_that_are_refused():
@@ -141,10 +152,52 @@ def test_those_without_an_answer_get_a_reason_and_a_next_step(tmp_path):
     assert escape(stuck.unanswered["reason"][0]) in page
 
 
-def test_a_page_has_every_figure():
+def table_of(page, title):
+    """The cells of a table of the page, by its first two columns where both name a line."""
+    head, *lines = re.search(rf"<h2>{title}.*?</table>", page)[0].split("<tr>")[1:]
+    names = re.findall("<th>(.*?)</th>", head)
+    cells = (re.findall("<td>(.*?)</td>", line) for line in lines)
+    return [dict(zip(names, line, strict=True)) for line in cells]
+
+
+def test_a_page_begins_with_a_chart_and_names_the_groups():
     compared = cohorts.cohort(whole(constraints=["changes <= 1", "fixed income"]), by="home")
     page = compared.to_html()
-    for title in ("What an answer costs", "What changes", "Without an answer"):
-        assert title in page
-    assert all(f"<td>{escape(name)}</td>" in page for name in compared.names)
+    places = [page.index(part) for part in ("<svg", "<p>", "<h2>Who has", "<h2>What changes")]
+    assert places == sorted(places)
+    chart = page[: page.index("</svg>")]
+    for name in compared.names:
+        assert f"<!-- {escape(name)} -->" in chart
     assert "src=" not in page
+    titles = ("Who has an answer", "What changes", "Without an answer")
+    for lines in (table_of(page, title) for title in titles):
+        assert {line["home"] for line in lines} - {"all groups"} <= set(compared.names)
+        assert lines
+    alone = cohorts.cohort(whole()).to_html()
+    assert "all groups" not in alone
+    assert "<h1>What has to change</h1>" in alone
+
+
+def test_figures_in_sentences_are_those_of_the_tables_and_of_the_chart():
+    found = whole()
+    rows, cost = answers(found), np.zeros(40)
+    cost[rows.instance] = rows.distance
+    compared = cohorts.cohort(found, by=np.where(cost > np.median(rows.distance), "dear", "cheap"))
+    page, text = compared.to_html(), printed(compared)
+    costs = {line["group"]: line for line in table_of(page, "Who has an answer")}
+    every = costs["all groups"]
+    figure = r"([\d.]+%?)"
+    said = re.search(rf"(\d+) of (\d+) instances .* costs {figure} and changes {figure} f", text)
+    assert said.groups() == (
+        every["answered"], every["instances"], every["cost"].split()[0], every["changes"],
+    )  # fmt: skip
+    cheap, dear = re.search(
+        rf"lowest for “cheap” \({figure}\), highest for “dear” \({figure}", text
+    ).groups()
+    assert (cheap, dear) == tuple(costs[name]["cost"].split()[0] for name in ("cheap", "dear"))
+    changed = table_of(page, "What changes")
+    often = re.findall(rf"(\w+) \({figure}\)", re.search("most often change .*?\\.", text)[0])
+    shares = {line["feature"]: line["share"] for line in changed if line["group"] == "all groups"}
+    assert often == list(shares.items())[:3]
+    for line in (line for line in changed if line["group"] != "all groups"):
+        assert f"<!-- {line['share']} -->" in page, "a cell of the chart"

@@ -30,12 +30,13 @@ from lapace.files import write_whole
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Feature, Schema
 from lapace.table import plain_frame, spelling
+from lapace.why_not.relaxation import joined
 
 __all__ = ["Cohort", "GroupCounts", "cohort", "group_names"]
 
 Lines: TypeAlias = dict[str, list[Any]]  # a table: values by column
 
-ALL, MISSING = "all", "missing"  # names of groups
+ALL, EVERY, MISSING = "all", "all groups", "missing"  # names of groups
 DIGITS = 3  # significant digits of costs and changes
 BANDS = 4  # groups that a column of numbers is cut into
 MOST_GROUPS = 1000
@@ -44,6 +45,10 @@ FEW = 5  # answered instances under which a group's cost is not tested
 LEVEL = 0.95  # of intervals
 REASONS = 20  # the commonest reasons that are shown
 WIDTH = 100  # characters of a printed line
+MOST_NAMED = 3  # features or groups that a sentence names
+FORMATS = {"share": ".0%", "cost": ".2f", "changes": ".1f"}
+ENDS = ("_low", "_high")  # of the names of an interval's columns
+NONE = "–"  # stands for a figure that there is not
 TRIED = ("answered", "none_found", "infeasible")  # statuses of instances that lack the target
 COST = (
     "A cost is the distance of the nearest answer: 0.16 is a change of a number past 16% of the "
@@ -90,6 +95,16 @@ class GroupCounts:
     def answered(self) -> int:
         """How many instances have an answer."""
         return self.status["answered"]
+
+    @property
+    def share(self) -> float:
+        """The share of the instances searched for that have an answer."""
+        return self.answered / self.instances if self.instances else float("nan")
+
+    @property
+    def cost(self) -> float:
+        """The mean cost of an answer."""
+        return float(np.mean(_values(self.costs))) if self.costs else float("nan")
 
     @property
     def mean_changes(self) -> float:
@@ -267,41 +282,43 @@ class Cohort:
         return self._frame(self.reason_lines())
 
     def _frame(self, lines: Lines) -> Any:
-        columns = {name: _column(values) for name, values in lines.items()}
+        columns: dict[str, NDArray[Any]] = {}
+        for name, values in lines.items():
+            numbers = values and all(isinstance(value, int | float) for value in values)
+            columns[name] = np.array(values, dtype=None if numbers else object)
         return plain_frame(self.schema.template.kind, columns)
 
-    def cost_lines(self) -> Lines:
-        """Returns the columns of `costs`."""
+    def cost_lines(self, groups: Mapping[str, GroupCounts] | None = None) -> Lines:
+        """Returns the columns of `costs`, by default about the groups that are shown."""
         rows = []
-        for name, group in self.shown_groups.items():
-            count, answered, costs = group.instances, group.answered, _values(group.costs)
-            share = answered / count if count else float("nan")
-            low, high = _mean_interval(costs)
-            mean, median = (float(f(costs)) if len(costs) else low for f in (np.mean, np.median))
+        for name, group in (groups or self.shown_groups).items():
+            count, answered = group.instances, group.answered
             rows.append((
-                name, count, answered, share, *_share_interval(answered, count),
-                mean, low, high, median, group.mean_changes,
+                name, count, answered, group.share, *_share_interval(answered, count),
+                group.cost, *_mean_interval(_values(group.costs)), group.mean_changes,
             ))  # fmt: skip
         return _lines(rows, (
             "group", "instances", "answered", "share", "share_low", "share_high",
-            "cost", "cost_low", "cost_high", "cost_median", "changes",
+            "cost", "cost_low", "cost_high", "changes",
         ))  # fmt: skip
 
-    def feature_lines(self) -> Lines:
-        """Returns the columns of `features`."""
-        rows = []
-        for name, group in self.shown_groups.items():
-            for feature, (amounts, categories) in group.feature_changes().items():
+    def feature_lines(self, groups: Mapping[str, GroupCounts] | None = None) -> Lines:
+        """Returns the columns of `features`; the feature that changes most often comes first."""
+        rows, shown = [], groups or self.shown_groups
+        changes = {name: group.feature_changes() for name, group in shown.items()}
+        for feature in self.total.feature_changes():
+            for name in (name for name in shown if feature in changes[name]):
+                amounts, categories = changes[name][feature]
                 changed, to = len(amounts), max(categories, key=categories.__getitem__)
                 moved: tuple[Any, Any] = (None, None)
                 if self.schema[feature].numeric:
                     moved = int((amounts > 0).sum()), int((amounts < 0).sum())
                 present = () if to else amounts[amounts != 0]
                 median = float(np.median(present)) if len(present) else float("nan")
-                share = changed / group.costs.total()
-                rows.append((name, feature, changed, share, *moved, median, to))
+                share = changed / shown[name].costs.total()
+                rows.append((feature, name, changed, share, *moved, median, to))
         return _lines(rows, (
-            "group", "feature", "changed", "share", "up", "down", "median_change", "most_often_to"
+            "feature", "group", "changed", "share", "up", "down", "median_change", "most_often_to"
         ))  # fmt: skip
 
     def reason_lines(self) -> Lines:
@@ -341,15 +358,23 @@ class Cohort:
         total = self.total
         text = f"{total.answered:,} of {total.instances:,} instances without the target label"
         text += " have an answer"
-        if total.costs:
-            cost = np.mean(_values(total.costs))
-            text += (
-                f"; it costs {cost:.2f} and changes {total.mean_changes:.1f} features on average"
-            )
         sentences = [f"{text}."]
+        if total.costs:
+            cost, changes = _text("cost", total.cost), _text("changes", total.mean_changes)
+            often = [
+                f"{name} ({_text('share', len(amounts) / total.costs.total())})"
+                for name, (amounts, _) in total.feature_changes().items()
+            ]
+            sentences = [
+                f"{text}; it costs {cost} and changes {changes} features on average.",
+                f"Answers most often change {joined(often[:MOST_NAMED])}.",
+            ]
         if len(self.groups) > 1:
-            sentences.append(_verdict("cost of an answer", self.p_cost, self.by))
-            sentences.append(_verdict("share with an answer", self.p_answered, self.by))
+            groups = self.shown_groups  # as in the tables
+            tested = {k: g.cost for k, g in groups.items() if g.costs.total() >= FEW}
+            sentences.append(_verdict("cost", "of an answer", self.p_cost, self.by, tested))
+            tested = {k: g.share for k, g in groups.items() if g.instances}
+            sentences.append(_verdict("share", "with an answer", self.p_answered, self.by, tested))
         sentences += [COST] if total.costs else []
         return [*sentences, UNANSWERED] if total.reasons else sentences
 
@@ -362,22 +387,29 @@ class Cohort:
         return "\n".join(lines)
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """Returns the comparison as one self-contained page, and writes it to `path` if given."""
-        title = f"Cohorts by {self.by}" if len(self.groups) > 1 else "Cohort"
-        page = PAGE.format(title=escape(title), body=self.to_html_body())
+        """Returns the comparison as one self-contained page, and writes it to `path` if given.
+
+        A chart comes first: what changes, for which group, how often.
+        """
+        title = "What has to change" + (f", by {self.by}" if len(self.groups) > 1 else "")
+        sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.sentences)
+        shown = self.shown_groups
+        every = {**shown, EVERY: self.total} if len(shown) > 1 else shown
+        tables = (
+            _table("Who has an answer, and what it costs", self.by, self.cost_lines(every)),
+            _table("What changes", self.by, self.feature_lines(every)),
+            _table("Without an answer", self.by, self.reason_lines()),
+        )
+        chart = ""
+        if self.total.costs:
+            from lapace import plots  # matplotlib is only needed here
+            from lapace.plots.style import svg
+
+            chart = svg(plots.cohort(self))
+        page = PAGE.format(title=escape(title), body=f"{chart}{sentences}{''.join(tables)}")
         if path is not None:
             write_whole(Path(path), lambda p: p.write_text(page, encoding="utf-8"))
         return page
-
-    def to_html_body(self) -> str:
-        """Returns the comparison as a part of a page."""
-        sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.sentences)
-        tables = (
-            _table("What an answer costs", self.cost_lines()),
-            _table("What changes", self.feature_lines()),
-            _table("Without an answer", self.reason_lines()),
-        )
-        return f"<div>{sentences}{''.join(tables)}</div>"
 
 
 def cohort(explanation: Explanation, by: str | Iterable[Any] | None = None) -> Cohort:
@@ -479,25 +511,27 @@ def _mean_interval(values: Floats) -> tuple[float, float]:
     return max(0.0, float(np.mean(values) - half)), float(np.mean(values) + half)
 
 
-def _verdict(what: str, p: float, by: str) -> str:
+def _verdict(name: str, of: str, p: float, by: str, tested: Mapping[str, float]) -> str:
+    """Says whether groups differ in a figure, and which have the least and the most of it."""
     if np.isnan(p):
-        return f"Whether the {what} differs by {by} cannot be tested: all are alike, or too few."
-    if p < 0.05:
-        return f"The {what} differs by {by} more than chance explains (p = {p:.2g})."
-    return f"The {what} does not differ by {by} more than chance explains (p = {p:.2g})."
+        return (
+            f"Whether the {name} {of} differs by {by} cannot be tested: all are alike, or too few."
+        )
+    ends = []
+    for value in (min(tested.values()), max(tested.values())):
+        text = _text(name, value)
+        groups = [f"“{group}”" for group in tested if _text(name, tested[group]) == text]
+        named = joined(groups) if len(groups) <= MOST_NAMED else f"{len(groups)} groups"
+        ends.append(f"{named} ({text})")
+    differs = "differs" if p < 0.05 else "does not differ"
+    return (
+        f"The {name} {of} {differs} by {by} more than chance explains (p = {p:.2g}): lowest for "
+        f"{ends[0]}, highest for {ends[1]}."
+    )
 
 
 def _lines(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> Lines:
     return {name: [row[k] for row in rows] for k, name in enumerate(names)}
-
-
-def _column(values: Sequence[Any]) -> NDArray[Any]:
-    """Returns a column: numbers where all values are numbers, else objects."""
-    if values and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        return np.array(values)
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
 
 
 # ------------------------------------------------------------------------------------------------
@@ -505,32 +539,43 @@ def _column(values: Sequence[Any]) -> NDArray[Any]:
 
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
 body{{font:16px/1.5 system-ui,sans-serif;color:#22303c;margin:2rem auto;max-width:60rem}}
-body{{padding:0 1rem}} .wide{{overflow-x:auto}}
+body{{padding:0 1rem}} .wide{{overflow-x:auto}} svg{{width:100%;height:auto}}
+h1,h2,thead{{break-after:avoid}} tr{{break-inside:avoid}}
 table{{border-collapse:collapse;width:100%;margin:.5rem 0 1.5rem;font-size:.9rem}}
 th,td{{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid #e8ebee}}
 </style></head><body><h1>{title}</h1>{body}</body></html>
 """
 
 
-def _table(title: str, lines: Lines) -> str:
+def _table(title: str, by: str, lines: Lines) -> str:
     """Returns a heading and a table; nothing where the table has no lines."""
     if not lines["group"]:
         return ""
-    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in lines)
+    names = [name for name in lines if not name.endswith(ENDS)]
+    group = "group" if by == ALL else by
+    titles = (group if name == "group" else name.replace("_", " ") for name in names)
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     rows = "".join(
-        f"<tr>{''.join(map(_cell, lines, values))}</tr>"
-        for values in zip(*lines.values(), strict=True)
+        f"<tr>{''.join(f'<td>{escape(_cell(lines, name, k))}</td>' for name in names)}</tr>"
+        for k in range(len(lines["group"]))
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return f'<h2>{title}</h2><div class="wide">{table}</div>'
 
 
-def _cell(name: str, value: Any) -> str:
-    text = str(value)
+def _cell(lines: Lines, name: str, k: int) -> str:
+    """Returns a figure, with its interval where it has one."""
+    text = _text(name, lines[name][k])
+    low, high = (_text(name, lines[name + end][k]) if name + end in lines else NONE for end in ENDS)
+    return text if low == NONE else f"{text} ({low} to {high})"
+
+
+def _text(name: str, value: Any) -> str:
+    """Returns a figure as sentences and tables write it."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
-        text = "–"
-    elif name.startswith("share"):
-        text = f"{float(value):.0%}"
-    elif isinstance(value, float):
-        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"<td>{escape(text)}</td>"
+        return NONE
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    if name == "median_change":
+        return f"{value:+,.0f}" if abs(value) >= 1000 else f"{value:+.3g}"
+    return f"{value:{FORMATS[name]}}"

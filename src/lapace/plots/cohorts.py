@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,22 @@ from matplotlib import pyplot as plt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from lapace.plots import style
-from lapace.plots.style import FAINT, INK, SOFT, colour, readable, shorten
+from lapace.plots.style import FAINT, INK, SOFT, colour, counted, readable, shorten, tint
 
 FEATURES = 10  # shown at most
+WIDE = 7  # groups beyond which their names are turned
+COLOUR = colour(0)
 
 
 @rc_context(style.LITERAL)
 def cohort(compared: Any) -> Figure:
-    """Draws groups side by side: the share with an answer, its cost, and its changes.
+    """Draws groups side by side: what their answers change, who has one, what it costs.
 
-    The bars are 95% intervals. A dot in the panel below is the share of a group's answers that
-    change a feature; the features that change most often come first.
+    A cell of the upper panel is the share of a group's answers that change a feature; the features
+    that change most often come first. The bars below are 95% intervals.
 
     Args:
         compared: Groups, as `lapace.apps.cohorts.cohort` returns them.
@@ -36,17 +38,18 @@ def cohort(compared: Any) -> Figure:
         >>> explainer = Explainer(bank, n_prototypes=1).fit(table)
         >>> figure = cohort(compare(explainer.explain(table[:30], target="yes"), by="home"))
         >>> [ax.get_title(loc="left") for ax in figure.axes]
-        ['Has an answer', 'What it costs', 'What it changes']
+        ['What changes, how often, by home', 'Who has an answer', 'What it costs']
     """
-    costs = compared.cost_lines()
-    names, features = costs["group"], _features(compared)
-    heights = [1.0 + 0.42 * len(names), 0.9 + 0.42 * max(1, len(features))]
+    costs, lines = compared.cost_lines(), compared.feature_lines()
+    names, features = costs["group"], list(dict.fromkeys(lines["feature"]))[:FEATURES]
+    heights = [1.2 + 0.36 * max(1, len(features)), 1.0 + 0.36 * len(names)]
     figure, axes = plt.subplot_mosaic(
-        [["share", "cost"], ["features", "features"]],
+        [["features", "features"], ["share", "cost"]],
         figsize=(9.6, sum(heights) + 0.5),
         height_ratios=heights,
         layout="constrained",
     )
+    _shares(axes["features"], lines, features, dict(zip(names, costs["answered"], strict=True)))
     _intervals(axes["share"], costs, "share")
     _intervals(axes["cost"], costs, "cost")
     axes["share"].set_xlim(0, 1.02)
@@ -54,22 +57,12 @@ def cohort(compared: Any) -> Figure:
     axes["cost"].set_xlim(left=0)
     axes["cost"].locator_params(axis="x", nbins=6)
     axes["cost"].set_yticklabels([])
-    _shares(axes["features"], compared, features)
-    verdict = "\n".join(["share of the answers that change it", *compared.sentences[1:2]])
-    _finish(axes["share"], "Has an answer", "share of those who need one; bar: 95% interval")
+    by = f", by {compared.by}" if len(names) > 1 else ""
+    caption = "share of a group's answers that change it"
+    _finish(axes["features"], f"What changes, how often{by}", caption)
+    _finish(axes["share"], "Who has an answer", "share of those who need one; bar: 95% interval")
     _finish(axes["cost"], "What it costs", "mean distance to the nearest answer; bar: 95% interval")
-    _finish(axes["features"], "What it changes", verdict)
-    by = "all instances" if len(names) == 1 else f"groups by {compared.by}"
-    figure.suptitle(f"Answers compared: {by}", x=0.01, ha="left", weight="bold", color=INK)
     return figure
-
-
-def _features(compared: Any) -> list[str]:
-    """Returns the features that answers change, the most often changed first."""
-    lines, total = compared.feature_lines(), Counter[str]()
-    for name, count in zip(lines["feature"], lines["changed"], strict=True):
-        total[name] += count
-    return sorted(total, key=lambda name: (-total[name], name))[:FEATURES]
 
 
 def _intervals(ax: Axes, costs: dict[str, list[Any]], what: str) -> None:
@@ -88,23 +81,26 @@ def _intervals(ax: Axes, costs: dict[str, list[Any]], what: str) -> None:
     ax.set_ylim(len(names) - 0.4, -0.6)
 
 
-def _shares(ax: Axes, compared: Any, features: list[str]) -> None:
-    """Draws a dot for each feature and group: the share of answers that change it."""
-    lines, names = compared.feature_lines(), list(compared.shown_groups)
+def _shares(
+    ax: Axes, lines: dict[str, list[Any]], features: list[str], answered: dict[str, int]
+) -> None:
+    """Draws a table of features and groups: the darker, the more answers change the feature."""
+    names = list(answered)
     for group, name, share in zip(lines["group"], lines["feature"], lines["share"], strict=True):
         if name in features:
-            k, y = names.index(group), features.index(name)
-            ax.plot([share], [y], "o", color=colour(k), ms=7, alpha=0.85)
-    for k, name in enumerate(names):
-        ax.plot([], [], "o", color=colour(k), label=shorten(name, 24))
+            x, y = names.index(group), features.index(name)
+            ax.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=tint(COLOUR, share)))
+            ink = "white" if share > 0.75 else INK
+            ax.text(x, y, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=9)
+    labels = [
+        f"{shorten(name, 24)}\n{counted(count, 'answer')}" for name, count in answered.items()
+    ]
+    ax.xaxis.tick_top()
+    ax.set_xticks(range(len(names)), labels, rotation=90 if len(names) > WIDE else 0)
     ax.set_yticks(range(len(features)), [readable(name) for name in features])
-    ax.set_ylim(max(1, len(features)) - 0.4, -0.6)
-    ax.set_xlim(-0.02, 1.02)
-    ax.xaxis.set_major_formatter("{x:.0%}")
-    ax.grid(axis="y", color=FAINT, lw=0.8)
-    ax.set_axisbelow(True)
-    if len(names) > 1:
-        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, labelcolor=INK)
+    ax.set_xlim(-0.5, len(names) - 0.5)
+    ax.set_ylim(max(1, len(features)) - 0.5, -0.5)
+    ax.tick_params(length=0)
 
 
 def _finish(ax: Axes, title: str, caption: str) -> None:

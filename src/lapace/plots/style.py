@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
+from matplotlib import pyplot as plt
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import FigureBase
 
 from lapace.errors import InputError
 from lapace.result import Explanation, InstanceExplanation
@@ -92,3 +96,12 @@ def frame(ax: Axes, colour: str | None = FAINT) -> None:
     for spine in ax.spines.values():
         spine.set_visible(colour is not None)
         spine.set_color(colour or FAINT)
+
+
+def svg(figure: FigureBase) -> str:
+    """Returns a picture as an element of a page, the same for the same picture, and closes it."""
+    drawn, whole = StringIO(), figure.get_figure(root=True)
+    with rc_context({"svg.hashsalt": "lapace"}):
+        whole.savefig(drawn, format="svg", metadata={"Date": None})
+    plt.close(whole)
+    return drawn.getvalue()[drawn.getvalue().index("<svg") :]

@@ -50,7 +50,12 @@ def explain(
         "per prototype; path: every step. JSON has all of them.",
     ),
     letters: Path | None = Option(None, help="A folder for letters, as pages and as text."),
-    words: Path | None = Option(None, help="What letters call labels and columns (TOML)."),
+    words: Path | None = Option(
+        None, help="What letters call labels and columns, their sender and greeting (TOML)."
+    ),
+    annex: bool = Option(
+        False, "--annex", help="Also write a technical annex to each letter, for the file."
+    ),
     output: Output,
     loader: Loader,
 ) -> None:
@@ -63,8 +68,9 @@ def explain(
     output = output.checked([model.path, instances, *query.constraints])
     if pick == "path" and output.format_ == "table":
         raise InputError("Every step of every path is a long table: --format csv or -o OUT.csv.")
-    if letters is None and words is not None:
-        raise InputError("--words is about letters: name a folder for them with --letters.")
+    if letters is None and (annex or words is not None):
+        option = "--annex" if words is None else "--words"
+        raise InputError(f"{option} is about letters: name a folder for them with --letters.")
     if letters is not None and letters.exists() and not letters.is_dir():
         raise InputError(f"'{letters}' is a file. Name a folder for the letters.")
     explainer = model.load(loader)
@@ -72,7 +78,9 @@ def explain(
     if pick == "best" and letters is None and output.format_ != "json":
         options["search"] = Search(picks=("best",))  # nothing else is shown
     letter_names: set[str] = set()
-    write_letters = _letter_writer(letters, words, model, explainer, letter_names)
+    write_letters = partial(
+        _letter_writer(letters, words, model, explainer, letter_names), with_annex=annex
+    )
     statuses: Counter[str] = Counter()
     names: dict[str, list[str]] = {}  # of the first few instances of each status
 
@@ -140,10 +148,11 @@ def _note_statuses(
 
 def _letter_writer(
     folder: Path | None, words: Path | None, model: Model, explainer: Explainer, names: set[str]
-) -> Callable[[Explanation], Any]:
-    """A function that writes letters, which name the files they rest on by their hashes."""
+) -> Callable[..., Any]:
+    """A function that writes letters; annexes name the files they rest on by their hashes."""
     if folder is None:
-        return lambda _: None
+        return lambda *_, **__: None
+    os.environ.setdefault("MPLBACKEND", "Agg")  # files are written, no window is opened
     from lapace import __version__
     from lapace.apps.letters import Words, write_letters
     from lapace.apps.loaders import without_secrets
@@ -174,7 +183,10 @@ def cohort(
     query: Query,
     by: str | None = Option(None, help="The column that groups them; numbers by quartiles."),
     output: Path | None = Option(
-        None, "--output", "-o", help="A page with tables (.html), or a picture (.png, .svg, .pdf)."
+        None,
+        "--output",
+        "-o",
+        help="A page with a chart and tables (.html), or a picture (.png, .svg, .pdf).",
     ),
     loader: Loader,
 ) -> None:
@@ -191,10 +203,10 @@ def cohort(
     write(f"{compared}\n")
     if where is None:
         return
+    os.environ.setdefault("MPLBACKEND", "Agg")
     if where.suffix.lower() == ".html":
         compared.to_html(where)
     else:
-        os.environ.setdefault("MPLBACKEND", "Agg")
         from lapace import plots
 
         _save_figure(plots.cohort(compared), where)

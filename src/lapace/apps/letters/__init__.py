@@ -1,9 +1,10 @@
 """One instance's explanation as a page to print or send, and as plain text.
 
-`letter(explanation[i])` says in plain sentences what the answer is, up to three ways to the other
-answer with before and after, what was kept fixed, how usual and how sure each way is, and what
-all of it rests on. `Words` are what labels and columns are called in it. The page is one HTML file
-without links to anything: it prints on A4 and reads on a phone.
+`letter(explanation[i])` says in plain sentences what was decided, up to three ways to the other
+answer with before and after, what stays, what the figures mean, what happens next and whom to ask.
+`Words` are what labels and columns are called in it, its sender and its greeting. The page is one
+HTML file without links to anything: it prints on A4 and reads on a phone. `annex(explanation[i])`
+is a page for the file: constraints as code, figures, the path's picture, hashes.
 
 ```
 words       words for labels and columns, changes between two rows
@@ -15,26 +16,25 @@ wording     sentences on a way, or on why there is none
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date as Date  # noqa: N812  `date` is what the argument is called
 from functools import cached_property, partial
-from importlib import resources
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from lapace.apps.letters import clauses, wording
 from lapace.apps.letters.words import Change, Words, changes, file_name
 from lapace.errors import InputError, import_extra
 from lapace.files import write_whole
-from lapace.result import Explanation, InstanceExplanation
+from lapace.result import Counterfactuals, Explanation, InstanceExplanation
 from lapace.table import spelling
+from lapace.why_not.relaxation import joined
 
-__all__ = ["Change", "Letter", "Way", "Words", "letter", "write_letters"]
+__all__ = ["Change", "Letter", "Way", "Words", "annex", "letter", "write_letters"]
 
-WAYS = 3
+# What one page has room for; the annex has everything.
+WAYS, LINES, LISTED = 3, 20, 12
 # What a letter is written for: an instance that has its target already needs none.
 LETTERS = ("answered", "none_found", "infeasible")
 
@@ -46,16 +46,16 @@ class Way:
     Attributes:
         changes: What changes, the largest change first.
         label: The answer reached.
-        sure: Sentences on how sure it is.
-        usual: How usual such a case is, in words; empty where that is not known.
+        notes: Sentences on how sure it is, and words of caution.
         follows: What follows from the changes: columns that are computed from others.
+        edge: Whether it only just leads there, so that nobody should rely on it.
     """
 
     changes: tuple[Change, ...]
     label: str
-    sure: tuple[str, ...] = ()
-    usual: str = ""
+    notes: tuple[str, ...] = ()
     follows: tuple[Change, ...] = ()
+    edge: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,19 @@ class Letter:
 
     Attributes:
         name: The instance's identifier, or its position.
-        predicted: What is predicted, in words; empty where that is not known.
         label: The answer.
         target: The answer asked about; empty for any other.
         status: As in `Explanation.status`.
         reason: Why there is no way, where there is none, in plain words.
-        ways: Up to three, the cheapest first.
-        fixed: Columns that were kept as they are, in words.
-        limits: The other limits that were kept, a sentence each.
-        rules: All constraints and rules, as text.
-        detail: What the explanation itself says of the instance, for whoever looks into it.
-        date: The day of the letter.
-        provenance: What it rests on by name: hashes of files, a version.
+        ways: Up to three, as many as a page has room for, the cheapest first.
+        fixed: Columns that may not change, in words.
+        limits: The other limits that were kept, in words.
+        figures: What the figures of the ways mean; empty where they have none.
+        date: The day of the letter, as it is written there.
+        words: Its sender, greeting, contact and next steps.
     """
 
     name: str
-    predicted: str
     label: str
     target: str
     status: str
@@ -87,31 +84,72 @@ class Letter:
     ways: tuple[Way, ...]
     fixed: tuple[str, ...]
     limits: tuple[str, ...]
-    rules: tuple[str, ...]
-    detail: str
+    figures: str
     date: str
-    provenance: Mapping[str, str] = field(default_factory=dict)
+    words: Words
+
+    @property
+    def opening(self) -> tuple[str, ...]:
+        """What was decided, and whether there are ways to another answer."""
+        goal = f"“{self.target}”" if self.target else "another answer"
+        about = f"{self.words.predicted}: the" if self.words.predicted else "The"
+        decided = f"{about} computer system's answer in your case is “{self.label}”."
+        if self.status == "already_target":
+            return (f"{decided} That is the answer asked about: nothing has to change.",)
+        if not self.ways:
+            return f"{decided} No way to {goal} was found.", self.reason
+        many = ("a way", "two different ways", "three different ways")[len(self.ways) - 1]
+        shown = f"This letter shows {many} to {goal}"
+        if not self.reliable:
+            return (f"{decided} {shown}, but nothing was found that can be relied on.",)
+        enough = "" if len(self.ways) == 1 else "; any one of them is enough"
+        return (f"{decided} {shown}{enough}.",)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether one of the ways does more than only just lead there."""
+        return not all(way.edge for way in self.ways)
+
+    @property
+    def sections(self) -> dict[str, str]:
+        """What follows the ways: a text for each heading."""
+        stays = ["Everything else stays as it is."] if self.ways else []
+        stays += [f"These may not change: {joined(_listed(self.fixed))}."] if self.fixed else []
+        stays += [f"These limits were kept: {'; '.join(_listed(self.limits))}."] * bool(self.limits)
+        contact = self.words.contact.rstrip(". ") or "The sender of this letter"
+        sections = {
+            "What stays": " ".join(stays),
+            "The figures": self.figures,
+            "What is next": wording.next_steps(self.status, self.words, reliable=self.reliable),
+            "Questions": f"{contact}. Please name case {self.name}.",
+        }
+        return {heading: text for heading, text in sections.items() if text}
 
     @cached_property
     def html(self) -> str:
         """The letter as one self-contained page."""
-        return self._rendered("letter.html.j2", autoescape=True)
+        return _rendered("letter.html.j2", letter=self)
 
     @cached_property
     def text(self) -> str:
         """The letter as plain text."""
-        return self._rendered("letter.txt.j2", autoescape=False)
+        return _rendered("letter.txt.j2", letter=self)
 
     def _repr_html_(self) -> str:
         return self.html
 
-    def _rendered(self, name: str, *, autoescape: bool) -> str:
-        jinja2: Any = import_extra("jinja2", "letters", "A letter")
-        settings = {"autoescape": autoescape, "trim_blocks": True, "lstrip_blocks": True}
-        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, **settings)
-        template = resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
-        rendered: str = environment.from_string(template).render(letter=self)
-        return rendered
+
+def _rendered(template: str, **values: Any) -> str:
+    jinja2: Any = import_extra("jinja2", "letters", "A letter")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__name__, ""),
+        autoescape=template.endswith(".html.j2"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    rendered: str = environment.get_template(template).render(values, notice=wording.NOTICE)
+    return rendered
 
 
 def letter(
@@ -119,17 +157,17 @@ def letter(
     *,
     words: Words | str | Path | None = None,
     date: Date | None = None,
-    provenance: Mapping[str, str] | None = None,
 ) -> Letter:
     """One instance's explanation as a letter.
 
     Args:
         instance: One instance of an explanation, `explanation[0]`; a row of a table, no image.
-        words: What is predicted and what labels and columns are called, or a TOML file of that.
+        words: What labels and columns are called, who sends the letter and how it greets, or a
+            TOML file of that.
         date: The day of the letter; today by default.
-        provenance: What to say of the files it rests on, such as their hashes, by name.
 
     Examples:
+        >>> import numpy as np
         >>> from lapace import Explainer
         >>> numbers = np.random.default_rng(0).integers(0, 99, (200, 2)).tolist()
         >>> table = [{"income": income, "debt": debt} for income, debt in numbers]
@@ -137,9 +175,32 @@ def letter(
         >>> explanation = Explainer(bank, n_prototypes=2).fit(table).explain(
         ...     [{"income": 20, "debt": 60}], constraints=["fixed debt"])
         >>> print(letter(explanation[0], date=Date(2024, 12, 31)).text)
-        What would have to change
+        31 December 2024
+        Case 0
         ...
     """
+    _check(instance)
+    whole = instance.explanation
+    said = Words.of(words).checked(whole.labels, whole.schema.names)
+    constraints = wording.constraints_of(whole)
+    rows = _ways(instance)
+    return Letter(
+        name=spelling(instance.name),
+        label=said.label(instance.label),
+        target="" if instance.target is None else said.label(instance.target),
+        status=instance.status,
+        reason=wording.reason(instance, said),
+        ways=_ways_of_a_page(tuple(_way(rows, row, said) for row in range(len(rows)))),
+        fixed=clauses.fixed(constraints, said),
+        limits=clauses.limits(constraints, whole.schema, said),
+        figures=wording.figures(rows),
+        date=_day(date),
+        words=said,
+    )
+
+
+def _check(instance: InstanceExplanation) -> None:
+    """Refuses what no letter can be about."""
     if not isinstance(instance, InstanceExplanation):
         raise InputError(
             "A letter is about one instance of an explanation, such as explanation[0]. For all of "
@@ -147,40 +208,69 @@ def letter(
         )
     if instance.status == "malformed":
         raise InputError(f"Instance {instance.name} cannot be explained: {instance.reason}")
-    whole = instance.explanation
-    if whole.schema.shape is not None:
+    if instance.explanation.schema.shape is not None:
         raise InputError("A letter is about a row of a table. Draw an image with plots.path.")
-    said = Words.of(words).checked(whole.labels, whole.schema.names)
-    constraints = wording.constraints_of(whole)
-    return Letter(
-        name=spelling(instance.name),
-        predicted=said.predicted,
-        label=said.label(instance.label),
-        target="" if instance.target is None else said.label(instance.target),
-        status=instance.status,
-        reason=wording.reason(instance, said),
-        ways=_ways(instance, said),
-        fixed=clauses.fixed(constraints, said),
-        limits=clauses.limits(constraints, whole.schema, said),
-        rules=whole.constraints,
-        detail=instance.reason,
-        date=(date or Date.today()).isoformat(),  # noqa: DTZ011  a letter's day is the reader's
-        provenance=dict(provenance or {}),
-    )
 
 
-def _ways(instance: InstanceExplanation, words: Words) -> tuple[Way, ...]:
-    if instance.status != "answered":
-        return ()
+def _day(date: Date | None) -> str:
+    day = date or Date.today()  # noqa: DTZ011  a letter's day is the reader's
+    return f"{day.day} {day:%B %Y}"
+
+
+def _ways(instance: InstanceExplanation) -> Counterfactuals:
+    """Returns the counterfactuals that a letter shows: none where the search found none."""
     rows = instance.best(WAYS)
-    ways = []
-    for row in np.flatnonzero(rows.ok).tolist():
-        before, after = rows.instances[rows.instance[row]], rows.cells[row]
-        own, derived = changes(rows.schema, before, after, words)
-        sure = wording.sure(rows, row, words)
-        usual = wording.usual(rows.density[row], str(rows.mark[row]))
-        ways.append(Way(own, words.label(rows.label[row]), sure, usual, derived))
-    return tuple(ways)
+    return rows.where(rows.ok & (instance.status == "answered"))
+
+
+def _way(rows: Counterfactuals, row: int, words: Words) -> Way:
+    before, after = rows.instances[rows.instance[row]], rows.cells[row]
+    own, derived = changes(rows.schema, before, after, words)
+    label, notes = words.label(rows.label[row]), wording.notes(rows, row, words)
+    return Way(own, label, notes, derived, edge="edge" in str(rows.mark[row]))
+
+
+def _ways_of_a_page(ways: tuple[Way, ...]) -> tuple[Way, ...]:
+    """Returns the first ways that a page has room for, at least one."""
+    lines = accumulate(len(way.changes + way.follows) + len(way.notes) for way in ways)
+    return tuple(way for way, line in zip(ways, lines, strict=True) if line <= LINES) or ways[:1]
+
+
+def _listed(texts: tuple[str, ...]) -> list[str]:
+    others = len(texts) - LISTED
+    return [*texts[:LISTED], f"{others} others"] if others > 1 else list(texts)
+
+
+def annex(
+    instance: InstanceExplanation,
+    *,
+    date: Date | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> str:
+    """The technical annex to a letter, as one self-contained page for the file.
+
+    It has the columns' own names: constraints and rules as code, the figures of each way, the
+    picture of a path and what all of it rests on.
+
+    Args:
+        instance: As in `letter`.
+        date: As in `letter`.
+        provenance: What to say of the files it rests on, such as their hashes, by name.
+    """
+    from lapace import plots
+    from lapace.plots.style import svg
+
+    _check(instance)
+    drawable = instance.status in ("answered", "none_found") and instance.prototypes
+    return _rendered(
+        "annex.html.j2",
+        name=spelling(instance.name),
+        instance=instance,
+        rows=_ways(instance),
+        picture=svg(plots.path(instance).figure) if drawable else "",
+        date=_day(date),
+        provenance=provenance or {},
+    )
 
 
 def write_letters(
@@ -189,6 +279,7 @@ def write_letters(
     *,
     words: Words | str | Path | None = None,
     date: Date | None = None,
+    with_annex: bool = False,
     provenance: Mapping[str, str] | None = None,
     taken: set[str] | None = None,
 ) -> list[Path]:
@@ -199,12 +290,13 @@ def write_letters(
         folder: Where to write `letter-ID.html` and `letter-ID.txt`; made if it does not exist.
         words: As in `letter`.
         date: As in `letter`.
-        provenance: As in `letter`.
+        with_annex: Whether to write `annex-ID.html` as well.
+        provenance: As in `annex`.
         taken: Names of letters written before, of other instances, which are not used again; those
             of the letters written are added.
 
     Returns:
-        The pages written.
+        The pages written, without annexes.
     """
     folder = Path(folder)
     written: list[Path] = []
@@ -214,14 +306,16 @@ def write_letters(
     for instance in explanation:
         if instance.status not in LETTERS:
             continue
-        one = letter(instance, words=words, date=date, provenance=provenance)
-        plain = name = f"letter-{file_name(one.name) or instance.position}"
+        one = letter(instance, words=words, date=date)
+        plain = name = file_name(one.name) or str(instance.position)
         others = count(2)
         while name in taken:  # ids that files cannot tell apart
             name = f"{plain}-{next(others)}"
         taken.add(name)
-        for ending, content in ((".html", one.html), (".txt", one.text)):
-            write = partial(Path.write_text, data=content, encoding="utf-8")
-            write_whole(folder / f"{name}{ending}", write)
-        written.append(folder / f"{name}.html")
+        pages = {f"letter-{name}.html": one.html, f"letter-{name}.txt": one.text}
+        if with_annex:
+            pages[f"annex-{name}.html"] = annex(instance, date=date, provenance=provenance)
+        for file, content in pages.items():
+            write_whole(folder / file, partial(Path.write_text, data=content, encoding="utf-8"))
+        written.append(folder / f"letter-{name}.html")
     return written

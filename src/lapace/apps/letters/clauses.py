@@ -67,7 +67,9 @@ def fixed(constraints: Iterable[Constraint], words: Words) -> tuple[str, ...]:
 def limits(
     constraints: Iterable[Constraint], schema: Schema | None, words: Words
 ) -> tuple[str, ...]:
-    """Returns everything else that is kept to, a sentence for each column or constraint.
+    """Returns the other limits in words, one for each column, each with the notes that say why.
+
+    Constraints between columns are what an annex has: here they only count as kept.
 
     Examples:
         >>> from lapace.constraints import parse_all
@@ -77,21 +79,23 @@ def limits(
         ...     print(sentence)
         bmi may only go down and may fall by at most 3
         sugar may change by at most 1.5 either way
-        2*rent <= income
-        if job changes, then tenure is exactly 0
+        values that depend on each other still fit together
     """
-    predicates: dict[str, dict[str, None]] = {}
-    notes: dict[str, dict[str, None]] = {}
+    said: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    others = False
     for constraint in constraints:
         for clause in clauses(constraint, schema, words):
-            if not (clause.column and clause.predicate == STAYS):
-                predicates.setdefault(clause.subject, {})[clause.predicate] = None
-                notes.setdefault(clause.subject, {})[constraint.note] = None
-    sentences = []
-    for subject, said in predicates.items():
-        why = "; ".join(filter(None, notes[subject]))
-        sentences.append(f"{subject} {joined(list(said))}".strip() + (f" ({why})" if why else ""))
-    return tuple(sentences)
+            if not clause.column and not isinstance(constraint, ChangeLimit):
+                others = True
+            elif clause.predicate != STAYS:
+                predicates, notes = said.setdefault(clause.subject, ({}, {}))
+                predicates[clause.predicate] = None
+                notes.update({constraint.note: None} if constraint.note else {})
+    sentences = [
+        f"{subject} {joined(list(predicates))}" + (f" ({'; '.join(notes)})" if notes else "")
+        for subject, (predicates, notes) in said.items()
+    ]
+    return (*sentences, *(["values that depend on each other still fit together"] * others))
 
 
 def in_words(constraint: Constraint, schema: Schema | None, words: Words) -> str:

@@ -1,4 +1,4 @@
-"""Sentences of letters: how sure and how usual a way is, and why there is none."""
+"""Sentences of letters: how sure a way is, why there is none, what happens next."""
 
 from __future__ import annotations
 
@@ -13,38 +13,52 @@ from lapace.result import Counterfactuals, Explanation, InstanceExplanation, Mov
 from lapace.schema import Schema
 
 __all__ = [
-    "constraints_of", "move_words", "needed_moves", "reason", "sure", "usual",
+    "NOTICE", "constraints_of", "figures", "move_words", "needed_moves", "next_steps", "notes",
+    "reason", "usual",
 ]  # fmt: skip
 
 RARE, COMMON = 0.05, 0.25  # densities below which a row is called unusual, less usual
+CAUTION = "Few cases with that answer look like this: treat this way with caution."
+FIGURES = (
+    "How sure the system is of its own answer, and how many renewals (later versions of it, taught "
+    "with newer cases) keep to it, says nothing about how likely it is that a change succeeds."
+)
+NOTICE = (
+    "This letter is advice on what could be changed. It is not the legal reason for any decision, "
+    "and no promise of a later one: the system and circumstances change, and what goes together in "
+    "past cases need not be a cause."
+)
 
 
 # ------------------------------------------------------------------------------------------------
-# One way
+# Ways
 
 
-def sure(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
-    """Says how sure a way is: of itself, and after a renewal; at the edge only that it is there."""
-    label, probability = words.label(rows.label[row]), rows.probability[row]
-    has_probability = not np.isnan(probability)
-    if "edge" in str(rows.mark[row]):
-        share = f" ({_percent(probability)} sure of “{label}”)" if has_probability else ""
-        text = f"This is close to the line between two answers{share}: a small difference could"
-        return (f"{text} turn it, so do not rely on it.",)
-    sentences = []
-    if has_probability:
-        sentences.append(f"The system would then be {_percent(probability)} sure of “{label}”.")
-    if not np.isnan(rows.survival[row]):
-        low, high = 100 * rows.survival_low[row], 100 * rows.survival_high[row]
-        often = f"about {100 * rows.survival[row]:.0f} of 100 renewals"
-        often = (
-            f"{often} (between {low:.0f} and {high:.0f})" if low < 99.5 else "nearly all renewals"
-        )
+def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
+    """Says how sure a way is, today and after a renewal; at the edge only that it is there."""
+    mark, share, sentences = str(rows.mark[row]), rows.survival[row], []
+    if "edge" in mark:
         sentences.append(
-            f"If the system is renewed with newer cases, it is expected to keep to “{label}” in "
-            f"{often}."
+            "This way only just leads there: a small difference could turn the answer back, so do "
+            "not rely on it."
         )
-    return tuple(sentences)
+    else:
+        sure = f"The system is then {_percent(rows.probability[row])} sure of"
+        often = f"About {100 * share:.0f} of 100" if share < 0.995 else "Nearly all"
+        if not np.isnan(rows.probability[row]):
+            sentences.append(f"{sure} “{words.label(rows.label[row])}”.")
+        if not np.isnan(share):
+            sentences.append(f"{often} renewals keep that answer.")
+    said = (" ".join(sentences),) if sentences else ()
+    rare = usual(rows.density[row], mark) == "very unusual"
+    return said + (CAUTION,) * rare
+
+
+def figures(rows: Counterfactuals) -> str:
+    """Says what the figures of some ways mean, in one sentence; empty where they have none."""
+    edge = np.array(["edge" in str(mark) for mark in rows.mark], dtype=bool)
+    unknown = np.isnan(rows.probability) & np.isnan(rows.survival)
+    return "" if (edge | unknown).all() else FIGURES
 
 
 def _percent(share: float) -> str:
@@ -93,9 +107,22 @@ def reason(instance: InstanceExplanation, words: Words) -> str:
         # If constraints contradict each other one of them has to give way, otherwise all of these.
         how = (" or " if why.clash else " and ").join(steps)
         sentence += f" It would be otherwise if {how}."
-    return (
-        f"{sentence} What you can do: ask the sender of this letter whether one of the limits can "
-        "be loosened in your case; then this can be worked out again."
+    return sentence
+
+
+def next_steps(status: str, words: Words, *, reliable: bool) -> str:
+    """Says what happens after the letter; the sender's words are for ways to rely on."""
+    if status == "already_target":
+        return ""
+    if not reliable:
+        first = "Ask before you change anything. " if status == "answered" else ""
+        return (
+            f"{first}You can ask whether one of the limits can be loosened in your case; then this "
+            "can be worked out again."
+        )
+    return words.next_steps or (
+        "Nothing changes by itself. Once you have made the changes, ask for a new decision: your "
+        "case is then looked at again, as it is on that day."
     )
 
 

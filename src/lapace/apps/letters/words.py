@@ -1,4 +1,4 @@
-"""Words for labels and columns, and the changes between two rows in words."""
+"""Words of letters: for labels, columns and the sender; changes between two rows."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class Words:
         predicted: What is predicted: `Readmitted within 30 days`.
         labels: What each label is called, by its text: `{"1": "readmitted"}`.
         columns: What columns are called: `{"hba1c": "long-term blood sugar"}`.
+        sender: Who sends the letter, in one line or several.
+        greeting: How the letter begins.
+        contact: Whom to ask, and where.
+        next_steps: What happens next, where the letter shows a way.
 
     Examples:
         >>> words = Words("A loan", labels={"1": "granted"}, columns={"hba1c": "blood sugar"})
@@ -37,6 +41,10 @@ class Words:
     predicted: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    sender: str = ""
+    greeting: str = "Dear Sir or Madam,"
+    contact: str = ""
+    next_steps: str = ""
 
     def label(self, value: Any) -> str:
         """Returns a label in words."""

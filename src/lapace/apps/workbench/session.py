@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lapace import __version__
 from lapace.apps.letters import letter
 from lapace.apps.letters.words import file_name
 from lapace.apps.workbench.columns import Json, describe, form_values, read_values
@@ -324,7 +323,7 @@ class Session:
             raise _ProblemsError(
                 [["key", "This plan can no longer be found. Search again."]]
             ) from None
-        page = letter(chosen[0], provenance={"Made with": f"lapace {__version__}"})
+        page = letter(chosen[0])
         return {"html": page.html, "file": f"letter-{file_name(page.name) or 'plan'}.html"}
 
     def _json(self, message: Mapping[str, Any]) -> Json:

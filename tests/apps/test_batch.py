@@ -121,6 +121,10 @@ def test_every_row_has_one_outcome_and_it_is_that_of_explain(model, letters, tmp
         assert np.allclose(mine["distance"], picked.distance)
     assert summary.status == Counter(explanation.status)
     assert summary.status["answered"] > 5
+    read = pd.read_parquet(tmp_path / "out")
+    assert read["weight"].isna().any()
+    whole = ["weight", "weight_before", "rank", "changed", "row"]
+    assert (read[whole].dtypes == "Int64").all(), "no 20.0 beside rows without a counterfactual"
     names = sorted(p.name for p in (tmp_path / "out").glob("*.parquet"))
     assert [re.sub("-[0-9a-f]{8}-", "-", name) for name in names] == [
         f"letters-{k}-0000{g}.parquet" for k in (0, 1) for g in (0, 1, 2)
@@ -317,6 +321,15 @@ def command(model, letters, out, *more):
     return (*words, "--classifier", CLASSIFIER, *more)
 
 
+def test_a_second_run_in_a_folder_is_refused(model, letters, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with Place.of(out).held(), pytest.raises(InputError, match=r"Another run .*out'\. Wait for"):
+        explained(model, letters, out)
+    assert not list(out.iterdir())
+    assert explained(model, letters, out).complete
+
+
 def test_a_full_disk_stops_the_run_and_it_resumes(
     model, letters, tmp_path, undisturbed, monkeypatch
 ):
@@ -352,12 +365,16 @@ def wait_for(found, process, seconds=240):
     raise AssertionError(process.communicate())
 
 
-def test_a_killed_loop_resumes_to_the_same_bytes(model, letters, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGHUP, 129)])
+def test_a_killed_loop_resumes_to_the_same_bytes(number, code, model, letters, tmp_path):
     out = tmp_path / "out"
     killed = start(*command(model, letters, out, "--no-ray"))
     wait_for(lambda: list(out.glob("letters*.parquet")), killed)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    killed.send_signal(number)
+    _, said = killed.communicate()
+    assert (killed.returncode, said.count("\n") < 2) == (code, True), said
+    if number == signal.SIGHUP:
+        assert not list(out.glob(".*")), "nothing is left half-written"
     made = {p.name for p in out.glob("letters*.parquet")}
     assert len(made) < 6
     temporary_path(out / min(made)).write_bytes(b"PAR1")  # of a writer killed in a write

@@ -5,16 +5,19 @@ Every run ends with the same bytes as one that was left alone, in a plain loop w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from test_server import until
 
 from lapace.apps.batch import Engine, run
-from lapace.apps.batch.engines import EngineError
+from lapace.apps.batch.engines import EngineError, map_parts
 from tests import worlds
 from tests.apps.test_batch import ASKED, content, frame, lapace, start, wait_for, write_letters
 
@@ -104,6 +107,27 @@ def children(pid):
             yield int(stat.parent.name), command
 
 
+def descendants(pid):
+    """All processes below another."""
+    own = [child for child, _ in children(pid)]
+    return [*own, *(pid for child in own for pid in descendants(child))]
+
+
+def listening(pids):
+    """The addresses, in hexadecimal digits, that processes listen on."""
+    sockets = set()
+    for descriptor in (path for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()):
+        with contextlib.suppress(OSError):  # it has been closed meanwhile
+            sockets.add(str(descriptor.readlink()))
+    text = "".join(Path("/proc/net", kind).read_text() for kind in ("tcp", "tcp6"))
+    found = [line.split() for line in text.splitlines()]
+    return [
+        fields[1].partition(":")[0]
+        for fields in found
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets
+    ]
+
+
 def parts(out):
     return {p.name for p in out.glob("letters*.parquet")}
 
@@ -171,6 +195,44 @@ def test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray(
     assert resumed.exit_code == 0, resumed.stderr
     assert "parts were there already" in resumed.stdout
     assert content(out) == alone
+
+
+def test_a_terminated_run_on_ray_is_alone_on_loopback_and_leaves_nothing(folder, slow, tmp_path):
+    out = tmp_path / "out"
+    process = start(*words(folder, out, "--workers", "2"), folder=folder)
+    wait_for(lambda: parts(out), process)
+    started = descendants(process.pid)
+    ports = listening([process.pid, *started])
+    assert len(ports) > 5
+    assert {address[-8:] for address in ports} == {"0100007F"}, "127.0.0.1, perhaps within IPv6"
+    process.send_signal(signal.SIGTERM)
+    shown, said = process.communicate(timeout=120)
+    assert (process.returncode, shown, said) == (143, "", "")
+    assert not list(out.glob(".*")), "nothing is left half-written"
+    until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in started))
+
+
+@pytest.mark.parametrize("lacking", ["loopback", "folder"])
+def test_a_ray_that_cannot_start_says_how_to_do_without(lacking, folder, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    if lacking == "folder":
+        monkeypatch.setenv("RAY_TMPDIR", "/proc/nothing")
+    else:
+        unreachable = OSError(101, "Network is unreachable")
+        monkeypatch.setattr("socket.create_connection", Mock(side_effect=unreachable))
+    found = lapace("batch", *words(folder, tmp_path / "out", "--ray"))
+    assert found.exit_code == 2
+    assert found.stderr.startswith("lapace: Ray could not be started or reached ([Errno ")
+    assert found.stderr.endswith("Without it (--no-ray) parts are made one after another.\n")
+
+
+def test_a_small_job_is_done_here_unless_ray_is_asked_for(monkeypatch):
+    monkeypatch.setattr("lapace.apps.batch.engines._on_ray", lambda *_: ["on Ray"])
+    small, large = [Mock(rows=999)] * 2, [Mock(rows=1000)] * 2
+    assert list(map_parts(Engine(), lambda _: "here", small)) == ["here", "here"]
+    assert list(map_parts(Engine(), lambda _: "here", large)) == ["on Ray"]
+    for asked in ({"workers": 1}, {"gpus": 1}, {"address": "auto"}, {"ray": True}):
+        assert list(map_parts(Engine(**asked), lambda _: "here", small)) == ["on Ray"]
 
 
 def test_a_ray_that_fails_stops_the_run(folder, tmp_path, monkeypatch):

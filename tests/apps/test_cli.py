@@ -836,15 +836,33 @@ def test_interrupted_nothing_is_left_half_written(here):
     assert {path: path.read_bytes() for path in here.iterdir()} == before
 
 
-def test_terminated_it_cleans_up_first(here, monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_terminated_it_cleans_up_first(number, code, here, monkeypatch):
     def terminate(*_, **__):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
     before = set(here.iterdir())
     monkeypatch.setattr(Explainer, "fit", terminate)
     line = "fit train.csv --classifier mlp --label label -o loans.lapace"
-    assert run(line).exit_code == 143
+    assert run(line).exit_code == code
     assert set(here.iterdir()) == before
+
+
+def test_a_command_whose_hangup_is_ignored_goes_on(here, monkeypatch):
+    """`nohup` ignores SIGHUP for the command it starts."""
+    load = Explainer.load
+
+    def hung_up(*words, **more):
+        os.kill(os.getpid(), signal.SIGHUP)
+        return load(*words, **more)
+
+    monkeypatch.setattr(Explainer, "load", hung_up)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run("report loans.lapace").exit_code == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("moment", ["never", "before", "after"])

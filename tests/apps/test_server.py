@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -33,6 +35,7 @@ from starlette.exceptions import HTTPException
 from lapace import Explainer, InputError, Search
 from lapace.apps.server import create_app, make_app, routes, run, serve
 from lapace.apps.server.requests import ExplainRequest, WhyNotRequest, read_json
+from lapace.apps.server.routes import BoundedResponse
 from lapace.apps.server.running import listen
 from lapace.apps.server.work_queue import THREAD_NAME
 from lapace.result import json_schema, why_not_to_json
@@ -412,6 +415,32 @@ def test_a_body_that_does_not_arrive_times_out():
         assert explain(client).status_code == 200
 
 
+def test_four_clients_that_never_read_keep_no_memory():
+    with serving(worlds.post().explainer, timeout=LONG) as client, ExitStack() as stack:
+        instances = [dict(LIGHT, weight=20 + i, stamp=f"{i:x<1000}") for i in range(40)]
+        search = {"steps": 100, "n_starts": 1, "picks": ["nearest"]}
+        body = json.dumps({"instances": instances, "target": "dear", "search": search})
+        head = "POST /v2/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        connections = [socket.socket() for _ in range(4)]
+        for connection in map(stack.enter_context, connections):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(60)
+            connection.connect(("127.0.0.1", client.base_url.port))
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        until(lambda: len(responses()) == 4)
+        assert client.health() == {"running": 0, "waiting": 4, "stuck": 0}
+        client.skip(LONG + 1)
+        until(lambda: client.health()["waiting"] == 0)
+        assert not responses()
+        assert int(re.search(rb"content-length: (\d+)", connections[0].recv(1000))[1]) > 5_000_000
+        assert explain(client).status_code == 200
+
+
+def responses() -> list[BoundedResponse]:
+    """The responses that are in memory."""
+    return [found for found in gc.get_objects() if type(found) is BoundedResponse]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
@@ -696,6 +725,17 @@ def test_an_interrupted_server_first_answers_running_requests(tmp_path):
         assert running.result().status_code == 200
         assert child.wait(60) == 0
         assert child.stdout.read() == "stopped\n"
+
+
+@contextmanager
+def hanging(client: httpx.Client) -> Iterator[socket.socket]:
+    """A connection whose client has stopped in the middle of a body."""
+    head = "POST /v2/explain HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    waiting = client.get("/healthz").json()["waiting"]
+    with socket.create_connection(("127.0.0.1", client.base_url.port), 60) as connection:
+        connection.sendall(f'{head}Content-Length: 50\r\n\r\n{{"instances"'.encode())
+        until(lambda: client.get("/healthz").json()["waiting"] == waiting + 1)
+        yield connection
 
 
 def test_a_hung_classifier_does_not_keep_the_process_from_ending(tmp_path):

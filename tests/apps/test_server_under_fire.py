@@ -21,6 +21,7 @@ from test_server import (
     HEAVY,
     LIGHT,
     explain,
+    hanging,
     process,
     reachable,
     sentence,
@@ -228,9 +229,13 @@ def test_sigterm_with_more_work_than_the_grace_period(tmp_path):
     with process(tmp_path) as (child, client), ThreadPoolExecutor(6) as pool:
         calls = [pool.submit(explain, client, HEAVY) for _ in range(6)]
         until(lambda: client.get("/healthz").json()["waiting"] == 2)
-        child.send_signal(signal.SIGTERM)
-        for call in calls:
-            assert "The server is stopping." in sentence(call.result(), 503)
+        with hanging(client) as connection:
+            child.send_signal(signal.SIGTERM)
+            for call in calls:
+                assert "The server is stopping." in sentence(call.result(), 503)
+            response = connection.makefile("rb").read()
+            assert response.startswith(b"HTTP/1.1 503")
+            assert response.endswith(b'or another one."}')
         assert child.wait(60) == -signal.SIGTERM
         assert "Traceback" not in (tmp_path / "log").read_text()
 

@@ -11,6 +11,11 @@ import importlib.util
 import logging
 import os
 import pickle
+import secrets
+import signal
+import socket
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +28,7 @@ from lapace.errors import InputError, LapaceError, first_line, import_extra
 __all__ = ["Engine", "EngineError", "map_parts"]
 
 BLOCKS = 20_000  # work items of Ray; more parts than these share items
+SMALL = 2_000  # rows, about a minute's work: Ray's start would take up what two workers gain
 OBJECT_STORE = 200 * 2**20  # bytes, of a Ray that is started here: rows never go through it
 
 
@@ -38,7 +44,8 @@ class Engine:
         workers: How many at a time; None for one for each core there is.
         gpus: GPUs of each worker; 0.5 lets two share one.
         address: A Ray cluster to use, as `ray.init` takes it; None to start Ray on this machine.
-        ray: Whether Ray is used; None where it is installed.
+        ray: Whether Ray is used; None where it is installed, and workers, GPUs or a cluster are
+            asked for or there are at least 2,000 rows.
     """
 
     workers: int | None = None
@@ -48,13 +55,13 @@ class Engine:
 
     @property
     def uses_ray(self) -> bool:
-        """Whether parts are made by actors of Ray."""
+        """Whether parts may be made by actors of Ray."""
         return importlib.util.find_spec("ray") is not None if self.ray is None else self.ray
 
     def check(self) -> None:
         """Refuses settings that need Ray where it is not used."""
         if self.uses_ray:
-            import_extra("ray.data", "ray", "A cluster")
+            _import_ray(self)
         elif self.address is not None or self.gpus or (self.workers or 1) > 1:
             raise InputError(
                 "Several workers, GPUs and clusters need Ray: pip install 'lapace[ray]'. Without "
@@ -67,11 +74,12 @@ def map_parts(
 ) -> Iterator[Any]:
     """Calls a function with each part, and yields what it returns as it is done.
 
-    With Ray the function is pickled once for each worker, and results come in any order. A single
-    part is made here unless Ray was asked for.
+    With Ray the function is pickled once for each worker, and results come in any order. A small
+    job is done here unless Ray was asked for.
     """
-    asked = engine.ray or engine.address is not None or engine.gpus
-    if parts and engine.uses_ray and (asked or len(parts) > 1):
+    asked = engine.ray or engine.address is not None or engine.gpus or engine.workers is not None
+    large = len(parts) > 1 and sum(part.rows for part in parts) >= SMALL
+    if parts and engine.uses_ray and (asked or large):
         yield from _on_ray(engine, function, parts)
     else:
         yield from map(function, parts)
@@ -92,14 +100,29 @@ def _on_ray(
             raise EngineError(f"Ray failed: {first_line(error)}") from error
 
 
+def _import_ray(engine: Engine) -> Any:
+    """Imports Ray, which reads its settings from the environment at that moment."""
+    settings = {
+        "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+        "RAY_BACKEND_LOG_LEVEL": "fatal",  # its log files have everything
+    }
+    if engine.address is None and "ray" not in sys.modules:
+        # One that is started here listens on loopback, as Ray does on macOS and Windows, and
+        # answers only to its own processes.
+        settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        if "RAY_AUTH_MODE" not in os.environ:
+            settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    import_extra("ray.data", "ray", "A cluster")
+    return import_extra("ray", "ray", "A cluster")
+
+
 @contextmanager
 def _ray(engine: Engine) -> Iterator[Any]:
     """Connects to Ray: the one that runs, the one at the address, or one started here."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its log files have everything
-    ray = import_extra("ray", "ray", "A cluster")
-    import_extra("ray.data", "ray", "A cluster")
+    ray = _import_ray(engine)
     already_running = ray.is_initialized()
     if not already_running:
         settings: dict[str, Any] = {"address": engine.address}
@@ -111,16 +134,39 @@ def _ray(engine: Engine) -> Iterator[Any]:
                 "object_store_memory": OBJECT_STORE,
             }
         try:
-            with _quiet():
+            if engine.address is None:  # without loopback, Ray would wait for it
+                with socket.create_server(("127.0.0.1", 0)) as listener:
+                    socket.create_connection(listener.getsockname(), 10).close()
+            with _quiet(), _own_termination():
                 ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise LapaceError(f"Ray could not be reached: {first_line(error)}") from None
+        except Exception as error:  # of many kinds: a folder, a socket, a process of Ray
+            raise LapaceError(
+                f"Ray could not be started or reached ({first_line(error)}). Without it "
+                "(--no-ray) parts are made one after another."
+            ) from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         yield ray
     finally:
         if not already_running:
             ray.shutdown()
+
+
+@contextmanager
+def _own_termination() -> Iterator[None]:
+    """Keeps this process's way to end at SIGTERM: Ray replaces it, and would print a C++ stack."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, ended = signal.getsignal(signal.SIGTERM), False
+    try:
+        yield
+    except SystemExit:  # SIGTERM came while Ray had replaced it
+        ended = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if ended:
+        signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager

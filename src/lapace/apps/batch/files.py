@@ -12,9 +12,9 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,11 @@ from lapace.errors import InputError, LapaceError, first_line, import_extra
 from lapace.files import write_whole
 
 __all__ = ["FileParts", "Part", "Place", "find_inputs", "pa", "pq", "read_footers", "read_part"]
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 pa = import_extra("pyarrow", "arrow", "Reading Parquet in parts")
 fs = import_extra("pyarrow.fs", "arrow", "Reading Parquet in parts")
@@ -104,6 +109,28 @@ class Place:
         except OSError as error:
             why = first_line(error)
             raise InputError(f"The folder '{self.shown}' cannot be made: {why}") from None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds this folder, if it is on this machine: a second run in it is refused meanwhile."""
+        if self.address or fcntl is None:
+            yield
+            return
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise InputError(
+                f"Another run is writing to '{self.shown}'. Wait for its end, or name another "
+                "folder."
+            ) from None
+        except OSError:  # a network's filesystem that holds nothing
+            pass
+        try:
+            yield
+        finally:
+            os.close(folder)
 
     def write(self, write: Callable[[Any], None]) -> None:
         """Writes the file aside and renames it, so that it is there whole or not at all.

@@ -7,6 +7,7 @@ at hand, so that the outcomes of all parts are one table.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -122,8 +123,12 @@ class Layout:
 
     @property
     def arrow(self) -> Any:
-        """The schema of pyarrow."""
-        return pa.schema(list(self.types.items()))
+        """The schema of pyarrow; it tells pandas that whole numbers stay whole beside nulls."""
+        whole = [name for name, kind in self.types.items() if pa.types.is_signed_integer(kind)]
+        kinds = {"pandas_type": "int64", "numpy_type": "Int64", "metadata": None}
+        columns = [{"name": name, "field_name": name, **kinds} for name in whole]
+        about = {"columns": columns, "index_columns": [], "column_indexes": []}
+        return pa.schema(list(self.types.items()), {"pandas": json.dumps(about)})
 
 
 def make_layout(request: Request, explainer: Explainer, types: Mapping[str, Any]) -> Layout:

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -177,13 +178,18 @@ def run(
     }
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     out.make_folder()
-    _begin(out, settings, key)
-    summary = Summary(new_cohort(layout))
-    todo = _plan(summary, out, files, layout, key)
     args = (content, explainer.classifier, device, layout, out, key, retries, pause)
-    _make(summary, todo, PartWorker(*args), engine, progress)
-    if not summary.stopped:
-        _finish(summary, out)
+    with out.held():
+        _begin(out, settings, key)
+        summary = Summary(new_cohort(layout))
+        todo = _plan(summary, out, files, layout, key)
+        try:
+            _make(summary, todo, PartWorker(*args), engine, progress)
+        finally:
+            with suppress(OSError):
+                out.sweep()
+        if not summary.stopped:
+            _finish(summary, out)
     return summary
 
 
@@ -319,9 +325,8 @@ def _add(summary: Summary, made: Made, layout: Layout) -> None:
 
 
 def _finish(summary: Summary, out: Place) -> None:
-    """Writes the summary, and removes what killed writers left behind."""
+    """Writes the summary."""
     try:
-        out.sweep()
         _write_json(out / SUMMARY, summary.lasting())
     except OSError as error:
         raise LapaceError(

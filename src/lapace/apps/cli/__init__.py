@@ -5,7 +5,8 @@ Commands read options and tables, call the library, print, and choose an exit co
 - 0: success, also where some instances have no counterfactual;
 - 1: the report fails (`report`), or an unexpected error;
 - 2: wrong input, explained in one sentence;
-- 130: interrupted; 143: terminated; 141: the reader of standard output has gone.
+- 130: interrupted; 143: terminated; 129: the terminal was closed; 141: the reader of standard
+  output has gone.
 
 Results go to standard output, everything else to standard error. Output files are written whole or
 not at all.

@@ -23,10 +23,10 @@ from lapace import __version__
 from lapace.apps.cli.outputs import drop_buffered, quiet, results_apart, say, secretive
 from lapace.errors import InputError, LapaceError
 
-__all__ = ["EXAMPLES", "TERMINATED", "TerminatedError", "app", "command", "print_error"]
+__all__ = ["EXAMPLES", "TerminatedError", "app", "command", "print_error", "terminate"]
 
 TRACEBACK = "LAPACE_TRACEBACK"
-UNEXPECTED, WRONG_INPUT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 1, 2, 130, 141, 143
+UNEXPECTED, WRONG_INPUT, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 EXAMPLES: dict[str, str] = {}  # by the command's name
 # What typer raises at a wrong option or argument, whichever version of click it uses.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -39,11 +39,16 @@ QUIET = inspect.Parameter(
 
 
 class TerminatedError(BaseException):
-    """SIGTERM came. No `SystemExit`: one raised by a classifier is the classifier's own error."""
+    """SIGTERM or SIGHUP came. No `SystemExit`: a classifier that raises one has failed itself."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.code = 128 + number
 
 
-def _terminate(*_: Any) -> None:
-    raise TerminatedError
+def terminate(number: int, _: Any) -> None:
+    """Handles a signal that ends the process: what was begun is cleaned up on the way out."""
+    raise TerminatedError(number)
 
 
 class CommandGroup(TyperGroup):
@@ -64,8 +69,8 @@ class CommandGroup(TyperGroup):
             code = print_error(error)
         except KeyboardInterrupt:
             code = INTERRUPTED
-        except TerminatedError:
-            code = TERMINATED
+        except TerminatedError as error:
+            code = error.code
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: Any) -> Any:
@@ -81,7 +86,7 @@ class CommandGroup(TyperGroup):
 
 @contextmanager
 def _process_settings() -> Iterator[None]:
-    """Prints warnings as sentences, replaces unprintable characters, cleans up at SIGTERM."""
+    """Prints warnings as sentences, replaces unprintable characters, cleans up when terminated."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
@@ -96,11 +101,16 @@ def _process_settings() -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGTERM, _terminate)
+        ending = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in ending}
+        for number in ending:
+            if before[number] is not signal.SIG_IGN:  # as `nohup` sets it
+                signal.signal(number, terminate)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _warning_printer() -> Callable[..., None]:

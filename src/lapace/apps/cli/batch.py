@@ -44,7 +44,7 @@ def batch(
     workers: int | None = Option(None, help="Parts made at a time; by default one per core."),
     gpus: float = Option(0.0, help="GPUs of each worker; 0.5 lets two share one."),
     address: str | None = Option(None, help="The address of a Ray cluster, or auto."),
-    ray: bool | None = Option(None, help="Whether to use Ray; by default if it is installed."),
+    ray: bool | None = Option(None, help="Whether to use Ray; by default for 2,000 rows or more."),
     retries: int = Option(5, help="How often a failing classifier is queried again."),
     format_: Literal["table", "json"] = Option("table", "--format", help="Of the summary."),
     loader: Loader,

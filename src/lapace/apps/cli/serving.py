@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -17,7 +18,7 @@ from typing import Any
 from typer import Option
 
 from lapace.apps.cli import inputs
-from lapace.apps.cli.app import TERMINATED, TerminatedError, command
+from lapace.apps.cli.app import TerminatedError, command, terminate
 from lapace.apps.cli.options import KNOWN_ID, Loader, Model
 from lapace.apps.cli.outputs import note, secretive
 from lapace.errors import InputError
@@ -124,10 +125,13 @@ def _threads_end() -> Iterator[None]:
     from lapace.apps.server.work_queue import THREAD_NAME
 
     code = 0
+    hangup = getattr(signal, "SIGHUP", signal.SIGTERM)
+    if signal.getsignal(hangup) is terminate:  # running requests are answered first, too
+        signal.signal(hangup, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         yield
-    except TerminatedError:
-        code = TERMINATED
+    except TerminatedError as error:
+        code = error.code
         raise
     finally:
         if any(thread.name == THREAD_NAME for thread in threading.enumerate()):

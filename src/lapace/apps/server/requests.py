@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from lapace.explainer import Explainer, Search
 from lapace.result import Explanation
@@ -124,15 +125,22 @@ def validation_sentence(error: RequestValidationError) -> str:
 
 
 class BoundedRoute(APIRoute):
-    """A route whose requests hold a place in the queue, and whose bodies are read within limits."""
+    """A route whose bodies are read within limits.
+
+    A request holds a place in the queue until its response has been read.
+    """
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles a request that finds a place."""
+        with scope["app"].state.work_queue.place():
+            await super().handle(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Returns FastAPI's handler, for which the body is read here."""
         handle = super().get_route_handler()
 
         async def handle_bounded(request: Request) -> Response:
-            with request.app.state.work_queue.place():
-                return await handle(BoundedRequest(request.scope, request.receive))
+            return await handle(BoundedRequest(request.scope, request.receive))
 
         return handle_bounded
 

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-from anyio import CancelScope
+from anyio import CancelScope, move_on_after
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from lapace.apps.server.requests import BoundedRoute, ExplainRequest, Json, WhyNotRequest
 from lapace.apps.server.work_queue import WorkQueue
@@ -28,6 +29,7 @@ __all__ = ["describing_routes", "explaining_routes", "health_routes"]
 
 SEARCHING = 2 / 3  # share of the time for a request: what is found has to be written as well
 MAX_RESPONSE = 50_000_000  # bytes; while it is written, it takes several times as much memory
+PIECE = 2**16  # bytes of a response that are sent at a time
 ROW_BYTES = 250  # of the verdicts on a row, about
 BUDGET = "Lapace-Budget"  # a header that says what ended the search, where something did
 
@@ -73,7 +75,7 @@ def explaining_routes(explainer: Explainer) -> APIRouter:
         finally:
             state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
         ended = {BUDGET: budget.ended} if budget.ended else {}
-        return Response(content, media_type="application/json", headers=ended)
+        return BoundedResponse(content, media_type="application/json", headers=ended)
 
     @router.post("/explain", responses={200: document})
     async def explain(request: Request, body: ExplainRequest) -> Response:
@@ -86,6 +88,22 @@ def explaining_routes(explainer: Explainer) -> APIRouter:
         return await respond(request, body, why_not_to_json)
 
     return router
+
+
+class BoundedResponse(Response):
+    """A response that a client has to read in time, so that it does not stay in memory."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Sends the response in pieces: each waits until most of those before are read."""
+        start = {"type": "http.response.start", "status": self.status_code}
+        seconds = scope["app"].state.work_queue.timeout
+        with move_on_after(seconds) as reading:
+            await send({**start, "headers": self.raw_headers})
+            for begin in range(0, len(self.body), PIECE):
+                piece, more = self.body[begin : begin + PIECE], begin + PIECE < len(self.body)
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
+        if reading.cancelled_caught:
+            log.warning("A client did not read its response within %g seconds.", seconds)
 
 
 async def _cancel_when_gone(request: Request, scope: CancelScope) -> None:

@@ -24,6 +24,7 @@ from lapace.errors import InputError, LapaceError, check_integer
 
 __all__ = ["listen", "run", "run_workers"]
 
+READING = 60  # seconds in which a client has to read some of what is sent to it
 GRACE = 8  # seconds that running requests get when the server stops
 HEALTHY = 120  # seconds in which a worker has to say that it lives, also while it loads
 
@@ -148,4 +149,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise InputError(sentence) from None
     # Accepted connections inherit this; without it the last packet of a response waits for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if sys.platform == "linux":  # the kernel, too, gives up on clients that do not read
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * READING)
     return listener

@@ -203,6 +203,29 @@ def _columns(rows: int = 4000) -> tuple[pd.DataFrame, Labels]:
     return pd.DataFrame(np.round(values, 3), columns=names), np.array(list("abc"))[classes]
 
 
+def _six(rows: int = 3000) -> tuple[pd.DataFrame, Labels]:
+    """Twelve numbers, a third of them noise, and six classes; a tenth of the labels is wrong."""
+    values, classes = make_classification(
+        rows, n_features=12, n_informative=6, n_classes=6, flip_y=0.1, random_state=7
+    )
+    names = [f"x{k:02d}" for k in range(values.shape[1])]
+    return pd.DataFrame(np.round(values, 3), columns=names), np.array(list("abcdef"))[classes]
+
+
+def _rare(rows: int, columns: int, seed: int) -> tuple[pd.DataFrame, Labels]:
+    """Numbers, half of them noise, and two classes, one of them a fiftieth of the rows."""
+    values, classes = make_classification(
+        rows,
+        n_features=columns,
+        n_informative=columns // 2,
+        weights=[0.98],
+        flip_y=0.005,
+        random_state=seed,
+    )
+    names = [f"x{k:02d}" for k in range(columns)]
+    return pd.DataFrame(np.round(values, 3), columns=names), np.array(["no", "yes"])[classes]
+
+
 def _diabetes() -> tuple[pd.DataFrame, Labels]:
     found = load_diabetes(as_frame=True, scaled=False)
     slow = np.asarray(found.target) < found.target.median()
@@ -218,7 +241,7 @@ def _fetched(entry: Mapping[str, str]) -> tuple[pd.DataFrame, Labels]:
     else:
         table = pd.read_csv(path)
     labels = table[entry["label"]]
-    if pd.api.types.is_numeric_dtype(labels):
+    if pd.api.types.is_numeric_dtype(labels) and labels.nunique() == 2:
         labels = labels.eq(1).map({True: "yes", False: "no"})
     # Some files hold numbers of 32 bits written with all their digits.
     numbers = table[names].select_dtypes("number").columns
@@ -242,6 +265,9 @@ TABLES: Mapping[str, OwnTable] = {
     ),
     "codes": OwnTable("6,000 rows with categories of 12 to 60 levels.", _codes, "yes"),
     "columns": OwnTable("4,000 rows of 80 columns, three classes.", _columns, "a"),
+    "six": OwnTable("3,000 rows of 12 columns, six classes.", _six, "a"),
+    "scarce": OwnTable("3,000 rows, 98 to 2.", partial(_rare, 3000, 8, 7), "yes"),
+    "rare": OwnTable("5,000 rows, 98 to 2.", partial(_rare, 5000, 12, 11), "yes"),
     "iris": OwnTable("150 irises.", _bundled(load_iris), "virginica", SKLEARN),
     "diabetes": OwnTable("442 patients.", _diabetes, "slow", SKLEARN),
 } | {

@@ -1,4 +1,4 @@
-"""Survival: the ensemble, the estimates, the margin, and classifiers that really are retrained."""
+"""Survival: the forest, the estimates, the margin, and classifiers that really are retrained."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.neural_network import MLPClassifier
+from scipy.special import expit, logit
+from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 
 from lapace import Explainer, InputError
 from lapace import survival as module
 from lapace.classifier import Classifier
+from lapace.classifier.outputs import log_odds
 from lapace.errors import ClassifierError
 from lapace.schema import Schema
-from lapace.survival import (
-    AIM,
-    LEVELS,
-    LIKELY,
-    Survival,
-    retrained_classifiers,
-    shipped,
-)
+from lapace.survival import LIKELY, Forest, Survival, retrained_classifiers, shipped
 from tests import worlds
 
 
@@ -43,44 +40,27 @@ def table(rows: int, seed: int = 0) -> Any:
     return frame, np.where(frame["b"] > 30, 2, (score > 0).astype(int))
 
 
-def model_of(frame: Any, codes: Any, n_labels: int = 3, seed: int = 0) -> Any:
-    """A schema, and a model of a classifier without probabilities; the last 100 rows scale it."""
-    schema, unknown = Schema.infer(frame), Survival.unknown(tuple(range(n_labels)))
-    train, held_out = np.split(np.arange(len(codes)), [-100])
-    parts = (schema.cells(frame), codes, train, held_out)
-    return schema, unknown.fit(schema, *parts, random_state=seed)
-
-
 @cache
 def fitted() -> tuple[Schema, Survival]:
-    return model_of(*table(1500))
+    """A schema, and a model of a classifier of three labels without probabilities."""
+    frame, codes = table(1500)
+    schema = Schema.infer(frame)
+    return schema, Survival.fit((0, 1, 2), schema, schema.cells(frame), codes, random_state=0)
 
 
-# --- the ensemble --------------------------------------------------------------------------------
+# --- the forest ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_labels", [2, 3])
-def test_networks_are_those_of_sklearn(monkeypatch, n_labels):
-    made: list[MLPClassifier] = []
-
-    def noted(*args: Any, **settings: Any) -> MLPClassifier:
-        made.append(MLPClassifier(*args, **settings))
-        return made[-1]
-
-    monkeypatch.setattr(module, "MLPClassifier", noted)
-    frame, codes = table(400)
-    codes = np.minimum(codes, n_labels - 1)
-    schema, model = model_of(frame, codes, n_labels)
-    cells = schema.cells(frame)
-    x = schema.encode(cells).astype(np.float32)
-    expected = np.mean([network.predict_proba(x) for network in made], axis=0)
-    assert len(made) == module.MEMBERS
-    own = np.maximum(expected[np.arange(400), codes], 1e-4)
-    expected[np.arange(400), codes] = 0
-    odds = np.log(own / np.maximum(expected.max(axis=1), 1e-4))  # against the next label
-    signals = model.signals(schema, cells, codes, np.full(400, np.nan))
-    np.testing.assert_allclose(signals[:, 1] * model.scale[1], odds, atol=1e-3)
-    assert np.isnan(signals[:, 0]).all()
+def test_the_forest_is_that_of_sklearn(monkeypatch, n_labels):
+    monkeypatch.setattr(module, "CELLS", 1000)  # in several parts
+    rng = np.random.default_rng(0)
+    x, codes = rng.normal(size=(300, 4)).astype(np.float32), rng.integers(0, n_labels, 300)
+    model = RandomForestClassifier(7, random_state=0).fit(x, codes)
+    np.testing.assert_allclose(Forest.of(model, n_labels)(x), model.predict_proba(x), atol=1e-6)
+    wider = Forest.of(model, n_labels + 1)(x)  # a label that no row has
+    np.testing.assert_allclose(wider[:, :-1], model.predict_proba(x), atol=1e-6)
+    assert (wider[:, -1] == 0).all()
 
 
 def test_a_wider_schema_is_read_as_the_fitted_one():
@@ -93,12 +73,12 @@ def test_a_wider_schema_is_read_as_the_fitted_one():
     assert np.shape(model.estimate(schema, *none)) == (3, 0)
 
 
-def test_a_bootstrap_sample_has_every_label(monkeypatch):
+def test_a_sample_has_every_label(monkeypatch):
     monkeypatch.setattr(module, "ROWS", 1000)
     codes = np.repeat([0, 1, 2], [90_000, 9_970, 30])
-    rows = module._bootstrap(codes, np.random.RandomState(0))
+    rows = module._sample(codes, np.random.default_rng(0))
     assert np.bincount(codes[rows]).tolist() == [900, 100, 30]
-    assert len(np.unique(rows)) < len(rows)
+    assert len(np.unique(rows)) == len(rows)
 
 
 # --- survival ------------------------------------------------------------------------------------
@@ -113,14 +93,14 @@ def noisy(rows: int, seed: int) -> tuple[Any, Any, Any]:
 
 
 @cache
-def beside(probabilities: bool) -> tuple[Schema, Survival]:
-    """The model beside a classifier that knows the true chance."""
+def beside(probabilities: bool, threshold: float = 0.5, power: float = 1.0) -> Any:
+    """The model beside a classifier that knows the true chance, or a power of its odds."""
     cells, chance, _ = noisy(2000, 0)
-    schema, codes = Schema.infer(cells), (chance > 0.5).astype(np.int64)
-    train, held_out = np.split(np.arange(2000), [1500])
-    known = np.column_stack([1 - chance, chance])[1500:] if probabilities else None
-    parts = (cells, codes, train, held_out, lambda _: known)
-    return schema, Survival.unknown((0, 1)).fit(schema, *parts, random_state=0)
+    schema, codes = Schema.infer(cells), (chance >= threshold).astype(np.int64)
+    second = expit(power * logit(chance))
+    known = np.column_stack([1 - second, second]) if probabilities else None
+    parts = (schema, cells, codes, lambda _: known)
+    return schema, Survival.fit((0, 1), *parts, random_state=0)
 
 
 each_setting = pytest.mark.parametrize("probabilities", [True, False])
@@ -130,26 +110,88 @@ each_setting = pytest.mark.parametrize("probabilities", [True, False])
 def test_survival_is_a_chance_that_rises_with_the_distance_to_the_boundary(probabilities):
     schema, model = beside(probabilities)
     cells = np.linspace(0.0, 2.0, 9).repeat(2).reshape(-1, 2).round(3)
-    chance = 1 / (1 + np.exp(-3 * cells.sum(axis=1)))
-    probability = chance if probabilities else np.full(9, np.nan)
-    estimate, low, high = model.estimate(schema, cells, np.ones(9, dtype=int), probability)
+    odds = 3 * cells.sum(axis=1) if probabilities else np.full(9, np.nan)
+    estimate, low, high = model.estimate(schema, cells, np.ones(9, dtype=int), odds)
     assert (low >= 0).all()
     assert (high <= 1).all()
     assert (low <= estimate).all()
     assert (estimate <= high).all()
     assert np.diff(estimate).min() > -0.02
     assert estimate[0] < 0.75
-    assert estimate[-1] > 0.98
-    assert (high - low)[0] > 0.4 > 0.05 > (high - low)[-1]
+    assert estimate[-1] > 0.97
+    assert (high - low)[0] > 0.4 > 0.16 > (high - low)[-1]
     # The other label is as unlikely to be kept there as this one is likely.
-    other, _, _ = model.estimate(schema, cells, np.zeros(9, dtype=int), 1 - probability)
+    other, _, _ = model.estimate(schema, cells, np.zeros(9, dtype=int), -odds)
     assert other[-1] < 0.2
+
+
+def test_a_classifier_that_exaggerates_its_probabilities_is_no_surer():
+    cells, chance, _ = noisy(200, 3)
+    ones, odds = np.ones(200, dtype=int), logit(chance)
+    (schema, plain), (_, exaggerated) = beside(True), beside(True, power=3.0)
+    assert plain.agreement == pytest.approx(3 * exaggerated.agreement, rel=0.05)
+    one, other = (
+        model.estimate(schema, cells, ones, power * odds)[0]
+        for model, power in ((plain, 1), (exaggerated, 3))
+    )
+    np.testing.assert_allclose(one, other, atol=0.02)
+
+
+def test_a_threshold_of_the_classifiers_own_is_found():
+    schema, model = beside(True, threshold=0.2)
+    assert model.zero == pytest.approx([np.log(4), -np.log(4)], abs=0.05)
+    assert (beside(True)[1].zero == 0).all()
+    cells, odds = np.array([[0.1, 0.1], [-0.231, -0.231]]), logit([0.65, 0.2])
+    sure, edge = model.estimate(schema, cells, np.ones(2, dtype=int), odds)[0]
+    assert sure > 0.9 > 0.7 > edge
+    no, _ = model.estimate(schema, cells, np.zeros(2, dtype=int), -odds)[0]
+    assert no < 0.2  # 0.35 is far from the 0.8 from which "no" is predicted
+
+
+class FromFifth:
+    """A user's own class that predicts the second label from a probability of 0.2 on."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.predict_proba = model, model.predict_proba
+
+    def predict(self, rows: Any) -> Any:
+        return (self.predict_proba(rows)[:, 1] >= 0.2).astype(np.int64)
+
+
+def logistic(x: Any, y: Any) -> Any:
+    return LogisticRegression(max_iter=500).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("settings", "train"),
+    [
+        ({"weights": [0.97], "flip_y": 0.005}, lambda x, y: FromFifth(logistic(x, y))),
+        ({"n_classes": 6, "n_informative": 5, "flip_y": 0.1}, logistic),
+    ],
+    ids=["a threshold of 0.2", "six labels"],
+)
+def test_what_is_said_is_what_retrained_classifiers_do(settings, train):
+    x, y = make_classification(3000, 8, random_state=3, **settings)
+    x, y, rows = x[:1500].round(3), y[:1500], x[1500:].round(3)
+    model, n_labels = train(x, y), len(np.unique(y))
+    parts = (Schema.infer(x), x, model.predict(x), model.predict_proba)
+    survival = Survival.fit(tuple(range(n_labels)), *parts, random_state=0)
+    codes, known = model.predict(rows), model.predict_proba(rows)
+    # Rows whose label is not a matter of course.
+    margin = np.sort(known, axis=1)[:, -1] - np.sort(known, axis=1)[:, -2]
+    chosen = codes == 1 if n_labels == 2 else margin < 0.2
+    rows, codes, known = rows[chosen], codes[chosen], known[chosen]
+    said, _, _ = survival.estimate(parts[0], rows, codes, log_odds(known, codes))
+    rng = np.random.default_rng(0)
+    samples = [rng.integers(0, 1500, 1500) for _ in range(20)]
+    found = np.mean([train(x[s], y[s]).predict(rows) == codes for s in samples], axis=0)
+    assert abs(said.mean() - found.mean()) < 0.08
 
 
 def test_rows_without_a_probability_are_estimated_beside_rows_with_one():
     schema, model = beside(True)
     cells, codes = noisy(6, 3)[0], np.array([0, 1] * 3)
-    mixed = np.array([0.6, np.nan, 0.7, np.nan, 0.8, 0.9])
+    mixed = np.array([0.6, np.nan, 0.7, np.nan, 1.8, 2.9])
     together = np.array(model.estimate(schema, cells, codes, mixed))
     alone = [np.array(model.estimate(schema, cells[[k]], codes[[k]], mixed[[k]])) for k in range(6)]
     np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=1e-6)
@@ -169,78 +211,48 @@ def test_the_shipped_calibrations_are_sound(probabilities):
     found = shipped(probabilities)
     assert len(found.coefficients) == 2 + probabilities
     assert (found.coefficients[:-1] > 0).all()
-    assert found.low.shape == found.high.shape == (len(LEVELS),)
-    assert (np.diff(found.low) >= 0).all()
-    assert (np.diff(found.high) >= 0).all()
-    assert ((found.low >= 0) & (found.low <= found.high) & (found.high <= 1)).all()
+    assert found.weight > 0
 
 
 # --- the margin ----------------------------------------------------------------------------------
 
 
-def test_the_margin_is_where_survival_is_high_enough():
-    schema, model = beside(True)
-    assert 0.5 < model.margin < 0.95
-    cells, chance, _ = noisy(4000, 5)
-    near = np.abs(chance - model.margin) < 0.03
-    ones = np.ones(near.sum(), dtype=int)
-    estimate, _, _ = model.estimate(schema, cells[near], ones, chance[near])
-    assert abs(estimate.mean() - AIM) < 0.03
-    enough = model.has_margin(schema, cells, np.ones(4000, dtype=int), chance)
-    np.testing.assert_array_equal(enough, chance >= model.margin)
-
-
-def test_a_classifier_without_probabilities_has_a_margin_where_survival_is_likely():
-    schema, model = beside(False)
-    assert np.isnan(model.margin)
-    cells, ones, unknown = noisy(200, 5)[0], np.ones(200, dtype=int), np.full(200, np.nan)
-    enough = model.has_margin(schema, cells, ones, unknown)
-    estimate, _, _ = model.estimate(schema, cells, ones, unknown)
+@each_setting
+def test_a_row_has_a_margin_where_its_survival_is_likely(probabilities):
+    schema, model = beside(probabilities)
+    cells, chance, _ = noisy(400, 5)
+    odds = logit(chance) if probabilities else np.full(400, np.nan)
+    ones = np.ones(400, dtype=int)
+    enough = model.has_margin(schema, cells, ones, odds)
+    estimate, _, _ = model.estimate(schema, cells, ones, odds)
     np.testing.assert_array_equal(enough, estimate >= LIKELY)
-    assert 0 < enough.sum() < 200
-
-
-def test_with_three_labels_the_margin_is_against_the_next_one():
-    frame, codes = table(900)
-    schema = Schema.infer(frame)
-    cells, parts = schema.cells(frame), np.split(np.arange(900), [600])
-    known = np.full((900, 3), 0.05)
-    known[np.arange(900), codes] = 0.8
-    known[np.arange(900), (codes + 1) % 3] = 0.15
-    unknown = Survival.unknown((0, 1, 2))
-    model = unknown.fit(schema, cells, codes, *parts, lambda _: known[600:], random_state=0)
-    assert model.next_share == pytest.approx(0.75)
-    assert beside(True)[1].next_share == pytest.approx(1.0)
-    probability = np.linspace(0.3, 0.99, 300)
-    enough = model.has_margin(schema, cells[600:], codes[600:], probability)
-    next_label = 0.75 * (1 - probability)
-    np.testing.assert_array_equal(enough, probability / (probability + next_label) >= model.margin)
-    assert 0 < enough.sum() < 300
-
-
-def test_without_a_model_survival_is_unknown_and_the_margin_a_fixed_probability():
-    fitted = worlds.paper().explainer.fitted_
-    cells, codes = (
-        np.stack([p.cells for p in fitted.prototypes]),
-        np.zeros(len(fitted.prototypes), dtype=int),
-    )
-    probability = np.linspace(0.5, 0.9, len(cells))
-    survival = fitted.survival
-    assert np.isnan(survival.estimate(fitted.schema, cells, codes, probability)).all()
-    enough = survival.has_margin(fitted.schema, cells, codes, probability)
-    np.testing.assert_array_equal(enough, probability >= 0.65)
-    assert survival.has_margin(fitted.schema, cells, codes, probability * np.nan).all()
+    assert 0 < enough.sum() < (chance > 0.5).sum()
 
 
 # --- in an explainer -----------------------------------------------------------------------------
 
 
-def test_explainers_of_tables_estimate_survival_and_others_do_not():
-    bank = worlds.bank().explainer
-    assert bank.fitted_.survival.layers is not None
-    assert 0.5 <= bank.fitted_.survival.margin < 1
-    assert worlds.paper().explainer.fitted_.survival.layers is None
-    assert worlds.digits().explainer.fitted_.survival.layers is None
+@pytest.mark.parametrize("world", [worlds.bank, worlds.paper, worlds.digits])
+def test_every_explainer_estimates_survival(world):
+    explainer, instances = world().explainer, world().instances
+    last = explainer.explain(instances[:3], target="any-other").last()
+    assert len(last)
+    assert ((last.survival > 0) & (last.survival < 1)).all()
+
+
+def test_any_other_label_is_judged_by_the_label_reached():
+    """With several labels, all labels but the original together say little about one of them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2)).round(3)
+    model = logistic(X, np.digitize(X @ [1.0, 1.0] + rng.normal(0, 1, 600), [-0.8, 0.8]))
+    settings = {"n_prototypes": 1, "recipe": worlds.QUICK, "device": "cpu"}
+    explainer = Explainer(model, **settings).fit(X)
+    found = explainer.explain(rng.normal(size=(20, 2)), target="any-other").nearest()
+    codes, known = model.predict(found.cells), model.predict_proba(found.cells)
+    arguments = (explainer.schema_, found.cells, codes, log_odds(known, codes))
+    said = explainer.fitted_.survival.estimate(*arguments)[0]
+    np.testing.assert_allclose(found.survival, said, atol=1e-6)
+    assert found.survival.mean() < 0.8  # rows on the edge
 
 
 def forest(X: Any, y: Any, random_state: int) -> Any:
@@ -269,21 +281,26 @@ def test_the_estimate_does_not_depend_on_true_labels():
     assert without.report_.accuracy is None
 
 
-def test_retrained_classifiers_are_asked_where_there_are_any():
+def test_the_votes_of_retrained_classifiers_update_the_estimate():
     cells, explainer = with_y(retrain=True)
-    fitted = explainer.fitted_
-    retrained = fitted.survival.retrained
-    assert len(retrained) == 10
+    survival, schema = explainer.fitted_.survival, explainer.schema_
+    assert len(survival.retrained) == 10
     rows, codes = cells[:30], np.ones(30, dtype=int)
-    kept = np.sum([c.model.predict(rows) == "yes" for c in retrained], axis=0)
-    estimate, low, high = fitted.survival.estimate(fitted.schema, rows, codes, np.full(30, 0.5))
-    np.testing.assert_allclose(estimate, kept / 10)
+    kept = np.sum([c.model.predict(rows) == "yes" for c in survival.retrained], axis=0)
+    assert len({c.model.predict(rows).tobytes() for c in survival.retrained}) > 1
+    known = log_odds(explainer.classifier.predict_proba(rows), codes)
+    estimate, low, high = survival.estimate(schema, rows, codes, known)
+    before, _, _ = replace(survival, retrained=()).estimate(schema, rows, codes, known)
+    weight = shipped(True).weight
+    np.testing.assert_allclose(estimate, (weight * before + kept) / (weight + 10))
     assert (low <= estimate).all()
     assert (estimate <= high).all()
+    assert (kept == 10).any()
     assert (low[kept == 10] > 0.7).all()
     assert (high[kept == 10] == 1).all()
-    assert (kept == 10).any()
-    assert len({c.model.predict(rows).tobytes() for c in retrained}) > 1
+    enough = survival.has_margin(schema, rows, codes, known)
+    np.testing.assert_array_equal(enough, estimate >= LIKELY)
+    assert (kept[enough] == 10).all()
 
 
 def test_best_asks_the_retrained_classifiers_and_is_marked_by_them():
@@ -296,6 +313,7 @@ def test_best_asks_the_retrained_classifiers_and_is_marked_by_them():
     wanted = explainer.classifier.predict(frame)
     kept = np.mean([c.model.predict(frame) == wanted for c in retrained], axis=0)
     assert (kept[~edge] >= LIKELY).all()
+    assert (best.survival[edge] < LIKELY).all()
     assert (~edge).sum() > 20
 
 
@@ -309,7 +327,6 @@ def test_retrained_classifiers_are_not_saved_and_it_is_said(tmp_path):
     arguments = (again.schema_, cells[:9], np.ones(9, dtype=int), np.full(9, 0.6))
     before = replace(explainer.fitted_.survival, retrained=())
     np.testing.assert_array_equal(survival.estimate(*arguments), before.estimate(*arguments))
-    assert survival.margin == before.margin
 
 
 @pytest.mark.parametrize("settings", [{}, {"y": ["a"] * 60, "retrain": 3}])
@@ -336,9 +353,12 @@ def test_a_retrained_classifier_may_know_other_labels():
     cells, _, true = noisy(200, 0)
     classifier = Classifier(forest(cells, true, 0), Schema.infer(cells), (0, 1))
     others = retrained_classifiers(lambda X, y, s: forest(X, y + 1, s), classifier, cells, true, 0)
-    survival, rows = replace(Survival.unknown((0, 1)), retrained=others), cells[true == 0]
+    survival, rows = replace(beside(False)[1], retrained=others), cells[true == 0]
     ones = np.ones(len(rows), int)
-    estimate, _, _ = survival.estimate(classifier.schema, rows, ones, ones * np.nan)
+    unknown = np.full(len(rows), np.nan)
+    estimate, _, _ = survival.estimate(classifier.schema, rows, ones, unknown)
+    before, _, _ = replace(survival, retrained=()).estimate(classifier.schema, rows, ones, unknown)
+    assert before.mean() < 0.4
     assert estimate.mean() > 0.6  # what was 0 is called 1 there
 
 
@@ -348,10 +368,10 @@ def test_a_retrained_classifier_may_know_other_labels():
 @each_setting
 def test_arrays_and_back_are_the_same_model(probabilities):
     schema, model = beside(probabilities)
-    again = Survival.unknown((0, 1)).with_arrays(model.arrays(), schema.coding.width)
+    again = Survival.of_arrays((0, 1), model.arrays(), schema.coding.width)
     cells, chance, _ = noisy(50, 3)
     for function in ("estimate", "has_margin"):
-        arguments = (schema, cells, np.ones(50, dtype=int), chance)
+        arguments = (schema, cells, np.ones(50, dtype=int), logit(chance))
         one, other = (getattr(it, function)(*arguments) for it in (model, again))
         np.testing.assert_array_equal(one, other)
 
@@ -365,15 +385,18 @@ def nan(array: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("weight.1", nan),
-        ("weight.0", lambda a: a[:, :-1]),
-        ("bias.0", lambda a: a.astype(np.float64)),
-        ("weight.1", None),
+        ("threshold", nan),
+        ("share", nan),
+        ("share", lambda a: a[:, :-1]),
+        ("children", lambda a: a.astype(np.int64)),
+        ("children", lambda a: a * 0),
+        ("children", lambda a: a + len(a)),
+        ("roots", lambda a: a - 1),
+        ("feature", lambda a: a + 2),
+        ("feature", None),
         ("other", None),
-        ("numbers", lambda a: -a),
-        ("numbers", lambda a: a * [1, 0, 1, 1]),
-        ("numbers", lambda a: a * [1, 1, 2, 1]),
-        ("numbers", lambda a: a * [1, 1, 1, 2]),
+        ("numbers", lambda a: a * [1, 1, -1]),
+        ("numbers", lambda a: a[1:]),
     ],
 )
 def test_arrays_of_another_shape_or_with_nan_are_refused(name, change):
@@ -386,4 +409,4 @@ def test_arrays_of_another_shape_or_with_nan_are_refused(name, change):
     else:
         arrays[name] = arrays["numbers"]
     with pytest.raises(ValueError, match=r"fit the columns|fit together"):
-        Survival.unknown((0, 1)).with_arrays(arrays, schema.coding.width)
+        Survival.of_arrays((0, 1), arrays, schema.coding.width)

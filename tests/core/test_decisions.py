@@ -11,7 +11,6 @@ from sklearn.model_selection import FixedThresholdClassifier
 
 from lapace import ClassifierError, Explainer, InputError, Schema
 from lapace.classifier import Classifier, binned, from_probability, threshold
-from lapace.classifier.decisions import decision_thresholds
 from lapace.survival import Survival
 from tests import worlds
 
@@ -104,30 +103,26 @@ def test_a_threshold_decides_and_probabilities_stay():
     assert (found.probability < 0.5).any()  # an explanation of the classifier itself has none
 
 
-def least_probabilities(survival: Survival) -> list[float]:
-    """The least probability of each of two labels with a margin, to a thousandth."""
-    grid, nothing = np.linspace(0, 1, 1001), np.empty((1001, 0))
-    codes = np.repeat([[0], [1]], 1001, axis=1)
-    enough = [survival.has_margin(worlds.bank().explainer.schema_, nothing, k, grid) for k in codes]
-    return [float(grid[flags.argmax()]) for flags in enough]
+def least_probability(survival: Survival, schema: Schema, row: np.ndarray) -> float:
+    """The least probability of the second of two labels with a margin, for one row's cells."""
+    grid, ones = np.linspace(0.001, 0.999, 999), np.ones(999, dtype=int)
+    enough = survival.has_margin(schema, np.tile(row, (999, 1)), ones, np.log(grid / (1 - grid)))
+    return float(grid[enough.argmax()])
 
 
 def test_the_margin_is_counted_from_the_threshold():
     X, model = scores()
-    survival = worlds.bank().explainer.fitted_.survival
-    assert 0.5 < survival.margin < 1
-    assert least_probabilities(survival) == pytest.approx([survival.margin] * 2, abs=2e-3)
-    assert least_probabilities(Survival.unknown(("no", "yes"))) == pytest.approx([0.65, 0.65])
+    schema = Schema.infer(X)
+    cells = schema.cells(X)
     fixed = FixedThresholdClassifier(model, threshold=0.2).fit(X, model.predict(X))
     for low in (threshold(model, 0.2), fixed):
-        classifier = Classifier(low, Schema.infer(X), ["no", "yes"])
-        assert classifier.thresholds == pytest.approx((0.8, 0.2))
-        odds = 0.65 / 0.35 * np.array([4, 0.25])
-        margins = least_probabilities(Survival.unknown(("no", "yes"), classifier.thresholds))
-        assert margins == pytest.approx(odds / (1 + odds), abs=2e-3)
-    assert decision_thresholds(model, ["no", "yes"]) is None
-    automatic = FixedThresholdClassifier(model).fit(X, model.predict(X))
-    assert decision_thresholds(automatic, ["no", "yes"]) == pytest.approx([0.5, 0.5])
+        codes, known = (low.predict(X) == "yes").astype(int), low.predict_proba(X)
+        survival = Survival.fit(
+            ("no", "yes"), schema, cells, codes, lambda _, known=known: known, random_state=0
+        )
+        assert survival.zero == pytest.approx([np.log(4), -np.log(4)], abs=0.1)
+        edge = cells[np.abs(known[:, 1] - 0.2).argmin()]
+        assert 0.2 < least_probability(survival, schema, edge) < 0.6
 
 
 def test_a_threshold_is_saved_with_the_classifiers_file(tmp_path):
@@ -139,9 +134,7 @@ def test_a_threshold_is_saved_with_the_classifiers_file(tmp_path):
     explainer.save(tmp_path / "m.lapace", classifier="model.skops")
     again = Explainer.load(tmp_path / "m.lapace")
     assert again.classifier.threshold == 0.2
-    margins = least_probabilities(again.fitted_.survival)
-    assert margins == least_probabilities(explainer.fitted_.survival)
-    assert margins[0] > 0.8 > margins[1] > 0.2
+    assert again.fitted_.survival.zero.tolist() == explainer.fitted_.survival.zero.tolist()
     assert again.explain(X.head(5)).label.tolist() == explainer.explain(X.head(5)).label.tolist()
 
 

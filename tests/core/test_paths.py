@@ -530,6 +530,7 @@ class ScriptedOracle:
             np.array([self.scripts[k](t) for k, t in pairs], dtype=np.int8),
             np.array([self.feasible(k, t) for k, t in pairs], dtype=bool),
             np.array([self.probability(k, t) for k, t in pairs], dtype=np.float64),
+            np.full(len(pairs), np.nan),
         )
 
     def queried(self, line: int) -> list[float]:

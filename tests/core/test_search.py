@@ -96,17 +96,15 @@ class Judge:
     def sure(self, instance: int, cells: np.ndarray) -> np.ndarray:
         if self.explanation.confidence is not None:
             return np.ones(len(cells), dtype=bool)
-        probability = self.probability(instance, cells)
         codes = self.target_codes(instance, cells)
-        arguments = (self.explanation.schema, cells, codes, probability)
-        if len(self.fitted.labels) > 2 and not np.isnan(probability).any():
-            return self.fitted.survival.has_margin(*arguments)  # against the next label
-        if not np.isnan(probability).any():
-            margin, zero = self.fitted.survival.margin, self.fitted.survival.thresholds[codes]
-            odds = margin / (1 - margin) * zero / (1 - zero)
-            return probability >= odds / (1 + odds) - 1e-9
-        survival, _, _ = self.fitted.survival.estimate(*arguments)
-        return survival >= LIKELY
+        odds = np.full(len(cells), np.nan)
+        if hasattr(self.world.classifier, "predict_proba"):
+            each = self.world.classifier.predict_proba(self.explanation.schema.frame(cells))
+            own = each[np.arange(len(cells)), codes]
+            each[np.arange(len(cells)), codes] = 0.0
+            odds = np.log(np.maximum(own, 1e-4) / np.maximum(each.max(axis=1), 1e-4))
+        estimate, _, _ = self.fitted.survival.estimate(self.explanation.schema, cells, codes, odds)
+        return estimate >= LIKELY
 
     def acceptable(self, instance: int, cells: np.ndarray) -> np.ndarray:
         """What `best` asks of a row without a mark."""

@@ -16,14 +16,7 @@ import numpy as np
 from lapace.classifier.outputs import Label, as_array, as_label, predict_method
 from lapace.errors import ClassifierError, InputError, check_number
 
-__all__ = [
-    "ThresholdClassifier",
-    "binned",
-    "decision_thresholds",
-    "from_probability",
-    "inner_model",
-    "threshold",
-]
+__all__ = ["ThresholdClassifier", "binned", "from_probability", "inner_model", "threshold"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,25 +191,3 @@ def inner_model(model: Any) -> Any:
     if isinstance(model, ProbabilityModel):
         return model.model
     return model.classifier if isinstance(model, ThresholdClassifier) else model
-
-
-def decision_thresholds(model: Any, labels: Sequence[Label]) -> tuple[float, ...] | None:
-    """Returns, for each of two labels, the probability from which it is predicted, if known.
-
-    Known are `threshold`'s classifiers and scikit-learn's with a fixed or tuned threshold.
-    """
-    value: Any
-    if isinstance(model, ThresholdClassifier):
-        value, positive = model.threshold, model.positive
-    elif type(model).__name__ in ("FixedThresholdClassifier", "TunedThresholdClassifierCV"):
-        value = getattr(model, "best_threshold_", getattr(model, "threshold", "auto"))
-        value = 0.5 if value == "auto" else float(value)
-        chosen = getattr(model, "pos_label", None)
-        positive = as_label(model.classes_[1] if chosen is None else chosen)
-        if getattr(model, "response_method", "auto") == "decision_function":
-            return None
-    else:
-        return None
-    if len(labels) != 2 or positive not in labels:
-        return None
-    return tuple(value if label == positive else 1.0 - value for label in labels)

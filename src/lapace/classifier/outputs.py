@@ -24,11 +24,14 @@ __all__ = [
     "as_label",
     "as_probability",
     "distinct_labels",
+    "log_odds",
     "predict_method",
     "short",
 ]
 
 Label: TypeAlias = str | int | bool
+
+LEAST = 1e-4  # probabilities below it count as it in log-odds
 
 
 class ModelOutput(NamedTuple):
@@ -137,6 +140,24 @@ def as_probability(values: Any, rows: int, width: int, model: str = "The classif
         f"{rows:,} rows and {width} classes. They have to be numbers, one row per row and one "
         "column per class, which an attribute `classes_` may name in order."
     )
+
+
+def log_odds(probability: Floats, codes: Ints) -> Floats:
+    """Returns the log-odds of each row's label against the likeliest other label.
+
+    Args:
+        probability: Of each label, (n, labels); NaN where unknown.
+        codes: The label of each row, as a position.
+
+    Examples:
+        >>> log_odds(np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]), np.array([0, 1])).round(2)
+        array([ 0.69, -2.08])
+    """
+    rows, others = np.arange(len(codes)), np.maximum(probability, LEAST)
+    own = others[rows, codes]
+    others[rows, codes] = 0.0
+    odds: Floats = np.log(own) - np.log(others.max(axis=1))
+    return odds
 
 
 def as_array(values: Any) -> NDArray[Any]:

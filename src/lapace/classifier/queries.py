@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, is_regressor
 
 from lapace.arrays import Floats, Ints
 from lapace.budget import spend
-from lapace.classifier.decisions import decision_thresholds, inner_model
+from lapace.classifier.decisions import inner_model
 from lapace.classifier.outputs import (
     Label,
     as_array,
@@ -99,11 +99,6 @@ class Classifier:
     def has_probability(self) -> bool:
         """Whether the model has `predict_proba`; a service may show it only when queried."""
         return callable(getattr(self.model, "predict_proba", None))
-
-    @property
-    def thresholds(self) -> tuple[float, ...] | None:
-        """For each of two labels the probability from which it is predicted, where it is known."""
-        return decision_thresholds(self.model, self.labels)
 
     def with_fresh_count(self) -> Classifier:
         """Returns the same classifier and labels, with an `n_queries` that starts at zero."""

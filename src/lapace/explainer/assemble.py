@@ -49,8 +49,9 @@ def make_explanation(
         for name in results[0].paths
     }
     status, reason = _statuses(problem, results, paths, ended, unsearched)
-    columns = {name: part for name, part in paths.items() if name not in (*ON_PATH, "begin")}
-    columns |= _survival_of_steps(problem, columns)
+    left_out = (*ON_PATH, "begin", "odds")
+    columns = {name: part for name, part in paths.items() if name not in left_out}
+    columns |= _survival_of_steps(problem, paths)
     labels = np.array([*fitted.labels, None], dtype=object)
     spent = {name: sum(r.seconds[name] for r in results) for name in results[0].seconds}
     explanation = Explanation(
@@ -127,28 +128,26 @@ def _counterfactuals(
         rank=rows.rank,
         mark=rows.mark,
         ids=instances.reading.ids,
-        **_survival(problem, steps.cells, label, steps.probability),
+        **_survival(problem, steps.cells, label, steps.odds),
     )
 
 
-def _survival_of_steps(problem: Problem, columns: Paths) -> dict[str, Floats]:
+def _survival_of_steps(problem: Problem, paths: Paths) -> dict[str, Floats]:
     """Returns the chance that steps survive retraining, (paths, steps), by name."""
-    shape = columns["tau"].shape
-    each = np.repeat(columns["instance"], shape[1])
-    label = problem.instances.label_reached(columns["predicted"].ravel(), each)
-    cells = columns["cells"].reshape(len(each), len(problem.schema.features))
-    probability = columns["probability"].ravel()
-    once, which = distinct(np.c_[label, probability, cells])  # paths share their ends
-    survival = _survival(problem, cells[once], label[once], probability[once])
+    shape = paths["tau"].shape
+    each = np.repeat(paths["instance"], shape[1])
+    label = problem.instances.label_reached(paths["predicted"].ravel(), each)
+    cells = paths["cells"].reshape(len(each), len(problem.schema.features))
+    odds = paths["odds"].ravel()
+    once, which = distinct(np.c_[label, odds, cells])  # paths share their ends
+    survival = _survival(problem, cells[once], label[once], odds[once])
     return {name: values[which].reshape(shape) for name, values in survival.items()}
 
 
-def _survival(
-    problem: Problem, cells: Floats, label: Ints, probability: Floats
-) -> dict[str, Floats]:
+def _survival(problem: Problem, cells: Floats, label: Ints, odds: Floats) -> dict[str, Floats]:
     """Returns the chance that rows survive retraining, by name."""
     names = ("survival", "survival_low", "survival_high")
-    estimate = problem.fitted.survival.estimate(problem.schema, cells, label, probability)
+    estimate = problem.fitted.survival.estimate(problem.schema, cells, label, odds)
     return dict(zip(names, estimate, strict=True))
 
 

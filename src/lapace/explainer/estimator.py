@@ -225,19 +225,14 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         )
         prototypes = judge_centroids(trained, classifier, rows)
         coded = trained.decoder.schema
-        survival = outer.Survival.unknown(classifier.labels, classifier.thresholds)
-        if not trained.recipe.follows_paper and coded.shape is None:
-            survival = survival.fit(
-                coded,
-                cells,
-                codes,
-                parts.train,
-                parts.held_out,
-                lambda rows: (
-                    classifier.query(rows).probability if classifier.has_probability else None
-                ),
-                random_state=random_state,
-            )
+        survival = outer.Survival.fit(
+            classifier.labels,
+            coded,
+            cells,
+            codes,
+            lambda rows: classifier.query(rows).probability,
+            random_state=random_state,
+        )
         if retrain is not None:
             again = outer.retrained_classifiers(retrain, classifier, cells, y, random_state)
             survival = replace(survival, retrained=again)
@@ -529,7 +524,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         if fitted.survival.retrained:
             warn(
                 "The classifiers that retrain made are not saved: a loaded explainer estimates "
-                "survival from its ensemble."
+                "survival without them."
             )
         settings = {
             "n_prototypes": int(self.n_prototypes),
@@ -575,10 +570,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             **stored.settings,
         )
         explainer.classifier_ = Classifier(classifier, fitted.schema, fitted.labels)
-        thresholds = explainer.classifier_.thresholds
-        if thresholds is not None:
-            survival = replace(fitted.survival, thresholds=np.array(thresholds))
-            fitted = replace(fitted, survival=survival)
         explainer.fitted_ = judge_again(fitted, explainer.classifier_)
         explainer._report, explainer.id_column_ = stored.report, stored.id_column
         explainer._seed = stored.settings["random_state"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints, distinct
 from lapace.classifier import Classifier
+from lapace.classifier.outputs import log_odds
 from lapace.errors import ClassifierError
 from lapace.paths import Steps, rows_differ
 from lapace.schema import Schema
@@ -156,9 +157,7 @@ class Oracle:
         if problem.confidence is not None or not len(instance):
             return np.ones(len(instance), dtype=bool)
         label = problem.instances.label_reached(steps.predicted, instance)
-        return problem.fitted.survival.has_margin(
-            problem.schema, steps.cells, label, steps.probability
-        )
+        return problem.fitted.survival.has_margin(problem.schema, steps.cells, label, steps.odds)
 
     def density(self, steps: Steps, instance: Ints) -> Floats:
         """Returns the share of training rows of the label meant that are less dense than rows."""
@@ -184,11 +183,12 @@ class Oracle:
         self._refused += len(refused)
         codes = codes[which]
         reached = instances.target_probability(probability[which], instance)
+        odds = log_odds(probability[which], instances.label_reached(codes, instance))
         valid = instances.reaches_target(codes, instance)
         if problem.confidence is not None:
             valid &= reached >= problem.confidence
         tau = np.full(len(cells), np.nan) if tau is None else tau
-        steps = Steps(tau, cells, codes, valid.astype(np.int8), feasible, reached)
+        steps = Steps(tau, cells, codes, valid.astype(np.int8), feasible, reached, odds)
         if problem.plausibility is None:
             return steps
         rows = np.flatnonzero(steps.ok)

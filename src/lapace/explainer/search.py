@@ -23,6 +23,7 @@ import torch
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.budget import BudgetError, current
+from lapace.classifier.outputs import log_odds
 from lapace.constraints import System
 from lapace.errors import ClassifierError
 from lapace.explainer.assemble import make_explanation
@@ -259,7 +260,9 @@ def _start_steps(
     reached = asked.target_probability(asked.probability[instance], instance)
     valid = np.zeros(len(instance), dtype=np.int8)
     feasible = problem.system.feasible(encoded.cells, encoded.cells)[lines.instance]
-    return Steps(tau, cells, asked.label_code[instance], valid, feasible, reached)
+    label = asked.label_code[instance]
+    odds = log_odds(asked.probability[instance], asked.label_reached(label, instance))
+    return Steps(tau, cells, label, valid, feasible, reached, odds)
 
 
 def _end_steps(

@@ -5,7 +5,7 @@ format.json            what this file is, and its version
 schema.json            the columns
 config.json            labels, recipe, sizes, settings
 weights.safetensors    the network, the densities, the category trees, prototypes' latent points,
-                       the ensemble that estimates survival
+                       the forest that estimates survival
 prototypes.json        the prototypes as they were judged
 report.json            the fit report
 ```
@@ -265,7 +265,8 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         recipe,
         tensors["history"].double().numpy().reshape(-1, len(config["history"])),
         tuple(config["history"]),
-        outer.Survival.unknown(labels).with_arrays(
+        outer.Survival.of_arrays(
+            labels,
             {name: value.numpy() for name, value in _under(tensors, "survival.").items()},
             schema.coding.width,
         ),

@@ -25,6 +25,7 @@ class Steps(NamedTuple):
         valid: 1 where the classifier predicts the target, 0 where not, -1 where it was not queried.
         feasible: Whether every constraint holds.
         probability: The probability of the target; NaN where unknown.
+        odds: The log-odds of the label that is meant, against the next label; NaN where unknown.
     """
 
     tau: Floats
@@ -33,6 +34,7 @@ class Steps(NamedTuple):
     valid: NDArray[np.int8]
     feasible: Bools
     probability: Floats
+    odds: Floats
 
     @property
     def ok(self) -> Bools:

@@ -96,13 +96,15 @@ def trained(kind: Any, data: Dataset, rows: Any, seed: int) -> Any:
         last = SVC(class_weight=weight) if kind == "svc" else LogisticRegression(max_iter=1000)
         model = make_pipeline(*encoding, StandardScaler(), last).fit(table, labels)
     else:
-        model = fit(kind, random_state=seed, **({} if data.name in FULL else SMALL[kind]))
+        model = fit(
+            kind, random_state=seed, **({} if data.name in (*FULL, *CHOSEN_ON) else SMALL[kind])
+        )
     return FromFifth(model) if data.name in RARE and kind != "svc" else model
 
 
 def load_table(name: str) -> Dataset:
     """Returns a table, with fewer training rows where it is large."""
-    most = 3000 if name in FULL else 600
+    most = 3000 if name in FULL else 1500 if name in CHOSEN_ON else 600
     return load(Pair(name, name, "forest", impute=name == "heloc"), SEED, most)
 
 

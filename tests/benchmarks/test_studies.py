@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,98 +13,80 @@ import pytest
 from scipy.special import expit
 
 from benchmarks import small_tables, survival
-from benchmarks.survival import Rows
-from lapace.survival import LEVELS, Calibration, shipped
+from benchmarks.survival import Record
+from lapace.survival import Calibration, interval, shipped
 from lapace.training import DEFAULT
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def made(pair: str, seed: int = 12, rows: int = 1500) -> Rows:
+def made(table: str, kind: str = "forest", rows: int = 1500) -> Record:
     """Rows whose survival is a known curve in their signals, seen through 20 votes."""
-    rng = np.random.default_rng([seed, *pair.encode()])
+    rng = np.random.default_rng([*table.encode(), *kind.encode()])
     signals = rng.normal(0.4, 0.5, (rows, 2))
     chance = expit(signals @ np.array([3.0, 1.0]) + 0.2)
     votes = rng.random((survival.MODELS, rows)) < chance
-    probability = expit(signals[:, 0] + rng.normal(0, 0.3, rows))
-    return Rows(pair, seed, signals, probability, votes)
+    if kind == "svc":
+        signals[:, 0] = np.nan
+    return Record(table, kind, signals, signals[:, 0] / 2, 1.0, votes)
 
 
-RECORDS = [made(pair) for pair in ("a-RF", "a-NN", "b-RF", "c-NN")]
+RECORDS = [made(table) for table in ("loans", "wine", "adult")] + [made("loans", "svc")]
 
 
 def test_the_curve_is_the_one_the_votes_were_drawn_from():
-    found = survival.calibrated(RECORDS, [0, 1])
+    found = survival.calibrated(RECORDS[:2], lambda r: r.signals)
     np.testing.assert_allclose(found.coefficients, [3, 1, 0.2], atol=0.25)
-    assert found.low.shape == found.high.shape == (len(LEVELS),)
-    estimate, low, high = found(made("d-RF").signals)
-    figures = survival.scores(estimate, low, high, made("d-RF").survival, estimate)
+    figures = survival.scores(interval(*found(made("german").signals)), made("german").survival)
     assert figures["error"] < 0.02
     assert 0.86 < figures["covered"] < 0.99
     assert figures["width"] < 0.5
 
 
-def test_the_narrowest_interval_holds_nine_tenths():
-    values = np.array([0.0] * 5 + [0.5] * 5 + [1.0] * 90)
-    assert survival._narrowest(values) == (1.0, 1.0)
-    spread = np.random.default_rng(0).permutation(np.linspace(0, 1, 101))
-    low, high = survival._narrowest(spread)
-    assert ((spread >= low) & (spread <= high)).mean() >= 0.9
-    assert high - low < 0.92
-
-
 def test_figures_are_those_of_brute_force():
     rng = np.random.default_rng(0)
-    votes = rng.random((20, 300)) < 0.7
-    observed, estimate, plain = votes.mean(axis=0), rng.random(300), rng.random(300)
-    found = survival.scores(estimate, estimate - 0.2, estimate + 0.2, observed, plain)
-    assert found["brier"] == pytest.approx(((estimate - votes) ** 2).mean())
-    assert found["brier_curve"] == pytest.approx(((plain - votes) ** 2).mean())
+    observed, estimate = (rng.random((20, 300)) < 0.7).mean(axis=0), rng.random(300)
+    found = survival.scores((estimate, estimate - 0.2, estimate + 0.2), observed)
+    assert found["error"] == pytest.approx(abs(estimate.mean() - observed.mean()))
+    assert found["mse"] == pytest.approx(((estimate - observed) ** 2).mean())
     assert found["covered"] == pytest.approx((np.abs(estimate - observed) <= 0.2).mean())
     assert found["width"] == pytest.approx(0.4)
-    tenths = [np.flatnonzero((estimate >= k / 10) & (estimate < (k + 1) / 10)) for k in range(10)]
-    apart = [abs(estimate[t].mean() - observed[t].mean()) * len(t) / 300 for t in tenths if len(t)]
-    assert found["bin_error"] == pytest.approx(sum(apart))
 
 
-def test_a_data_set_is_judged_by_a_calibration_it_was_left_out_of(monkeypatch):
+def test_reported_tables_are_judged_by_a_calibration_of_others(monkeypatch):
     fitted_on = []
     original = survival.calibrated
 
-    def noted(records: list[Rows], columns: list[int]) -> Calibration:
-        fitted_on.append({r.data for r in records})
-        return original(records, columns)
+    def noted(records: list[Record], read: Any) -> Calibration:
+        fitted_on.append({r.table for r in records})
+        return original(records, read)
 
     monkeypatch.setattr(survival, "calibrated", noted)
-    table = survival.judged(RECORDS, RECORDS[:3])
-    assert {frozenset(data) for data in fitted_on} == {frozenset("bc"), frozenset("ac")}
-    assert len(table) == 3 * len(survival.SETTINGS_READ)
-    both = table[table.setting == "probability"]
-    assert (both.brier < both.brier_curve).all()
+    table, rows = survival.judged(RECORDS)
+    assert fitted_on == [{"loans", "wine"}, {"loans", "wine"}]
+    assert not {*survival.CHOSEN_ON} & {*survival.REPORTED}
+    assert table.setting.tolist() == ["as it is", "labels alone", "retrain"]
+    assert set(rows.table) == {"adult"}
+    assert table.set_index("setting").mse.idxmin() == "retrain"
 
 
 def test_the_constants_are_read_as_they_were_written():
-    written = tomllib.loads(survival.constants(RECORDS))
-    assert list(written) == list(survival.SETTINGS_READ)
-    for name, (columns, _) in survival.SETTINGS_READ.items():
-        found = survival.calibrated(RECORDS, columns)
-        for part, values in found._asdict().items():
-            np.testing.assert_allclose(written[name][part], values, atol=6e-4)
-
-
-def test_the_shipped_constants_are_for_the_signals_the_page_is_about():
-    for name, (columns, _) in survival.SETTINGS_READ.items():
-        assert len(shipped(name == "probability").coefficients) == len(columns) + 1
+    written, found = tomllib.loads(survival.constants(RECORDS)), survival.calibrations(RECORDS)
+    assert list(written) == list(found) == list(survival.SHIPPED)
+    for name, calibration in found.items():
+        assert written[name]["coefficients"] == calibration.coefficients.tolist()
+        assert written[name]["weight"] == calibration.weight
+        assert len(shipped(name == "probability").coefficients) == len(calibration.coefficients)
 
 
 def test_the_page_has_the_figures_of_the_table():
     results = ROOT / "benchmarks" / "results"
     page = (results / "survival.md").read_text(encoding="utf-8")
     table = pd.read_csv(results / "survival.csv")
-    assert set(table.pair) == set(survival.REPORTED)
-    for line in table.itertuples():
-        assert f"| {line.pair} | " in page
-        assert f" | {line.predicted:.3f} | {line.observed:.3f} | " in page
+    assert set(table.table) == set(survival.REPORTED)
+    for line in table[table.setting == "as it is"].itertuples():
+        figures = f"| {line.table} | {line.kind} | {line.predicted:.3f} | {line.observed:.3f} | "
+        assert figures in page
 
 
 def test_small_tables_are_fitted_once_and_broken_fits_fail(tmp_path, monkeypatch):

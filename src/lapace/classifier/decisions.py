@@ -154,9 +154,9 @@ class ThresholdClassifier:
 def threshold(classifier: Any, value: float, positive: Any = None) -> ThresholdClassifier:
     """Returns a classifier that decides by another threshold than 0.5.
 
-    `FixedThresholdClassifier` of scikit-learn does the same, and is understood as well: margins and
-    `confidence=` are in the classifier's own probabilities, and the margin that `best` asks for is
-    counted from the threshold.
+    `FixedThresholdClassifier` of scikit-learn does the same. `confidence=` is in the classifier's
+    own probabilities. The margin that `best` asks for is counted from where the classifier decides,
+    which `fit` finds for classifiers of any class.
 
     Args:
         classifier: Fitted, with `predict_proba` and two `classes_`.

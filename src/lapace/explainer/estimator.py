@@ -169,8 +169,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             y: True labels, for the classifier's accuracy in the report and for `retrain`; nothing
                 else learns from them.
             retrain: A function that trains such a classifier, called as `retrain(X, y,
-                random_state)` with ten bootstrap samples of the rows. Survival is then the share
-                of these classifiers that keep a counterfactual's label. They are not saved.
+                random_state)` with ten bootstrap samples of the rows. The votes of these
+                classifiers then update the estimate of survival. They are not saved.
             progress: Called as `progress("training", done, total)`. By default a line is printed
                 on standard error, on a terminal or in a notebook, once five seconds have passed;
                 False for none.

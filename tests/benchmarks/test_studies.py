@@ -67,7 +67,8 @@ def test_reported_tables_are_judged_by_a_calibration_of_others(monkeypatch):
     assert not {*survival.CHOSEN_ON} & {*survival.REPORTED}
     assert table.setting.tolist() == ["as it is", "labels alone", "retrain"]
     assert set(rows.table) == {"adult"}
-    assert table.set_index("setting").mse.idxmin() == "retrain"
+    mse = table.set_index("setting").mse
+    assert mse["as it is"] < mse["labels alone"]
 
 
 def test_the_constants_are_read_as_they_were_written():

@@ -200,7 +200,7 @@ class Survival:
 
     def has_margin(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Bools:
         """Tells whether rows are likely to keep their label; the arguments are `estimate`'s."""
-        enough: Bools = self.estimate(schema, cells, codes, odds)[0] >= LIKELY
+        enough: Bools = self.estimate(schema, cells, codes, odds)[0] >= LIKELY - 1e-9
         return enough
 
     def signals(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Floats:

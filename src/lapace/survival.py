@@ -343,9 +343,14 @@ def centred(probability: Floats | float, threshold: Floats) -> Floats:
 
 
 def retrained_classifiers(
-    retrain: Retrain, classifier: Classifier, cells: Floats, y: Any, random_state: int
+    retrain: Retrain,
+    classifier: Classifier,
+    cells: Floats,
+    y: Any,
+    random_state: int,
+    count: int = RETRAINED,
 ) -> tuple[Classifier, ...]:
-    """Has the user's function retrain a classifier on `RETRAINED` bootstrap samples.
+    """Has the user's function retrain a classifier on bootstrap samples.
 
     Args:
         retrain: Called as `retrain(X, y, random_state)`; returns a fitted classifier.
@@ -353,11 +358,12 @@ def retrained_classifiers(
         cells: Training rows.
         y: Their true labels.
         random_state: Seed of the samples; the function gets it and the numbers after it.
+        count: How many samples.
     """
     schema, labels = classifier.schema, classifier.labels
     rng, true = np.random.default_rng(random_state), np.asarray(y).ravel()
     classifiers = []
-    for k in range(RETRAINED):
+    for k in range(count):
         sample = np.sort(rng.integers(0, len(cells), len(cells)))
         try:
             model = retrain(schema.frame(cells[sample]), true[sample], random_state + k)

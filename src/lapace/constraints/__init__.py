@@ -114,24 +114,26 @@ class System:
         schema: Schema,
         *,
         check: bool = True,
+        settle: bool | None = None,
     ) -> System:
         """Binds constraints, given as text or values, to a schema.
 
         Args:
             constraints: The constraints.
             schema: The columns.
-            check: Refuses constraints that no row can satisfy, whatever the instance. Learned
-                ones that contradict others are left out, checked or not, with a warning.
+            check: Refuses constraints that no row can satisfy, whatever the instance.
+            settle: Leaves out learned constraints that contradict others, with a warning; by
+                default where it checks.
         """
         bound = [bind(c, schema) for c in dict.fromkeys(parse_all(constraints))]
-        typical = _some_row(schema)
-        while check or any(b.learned for b in bound):
+        typical, settle = _some_row(schema), check if settle is None else settle
+        while check or (settle and any(b.learned for b in bound)):
             absolute = [
                 replace(b, learned=False) for b in bound if not b.constraint.mentions_original
             ]
             contradictory = contradiction(schema, absolute, typical)
             names = {b.constraint for b in contradictory}
-            learned = [b for b in bound if b.learned and b.constraint in names]
+            learned = [b for b in bound if settle and b.learned and b.constraint in names]
             if not learned:
                 if contradictory and check:
                     raise InputError(refusal(schema, contradictory))

@@ -336,7 +336,7 @@ def _bind(constraints: Sequence[str | Constraint], instances: LabelledInstances)
     for feature, values in zip(instances.schema.features, instances.cells.T, strict=True):
         beyond = (values < feature.lower) | (values > feature.upper)
         unseen |= bool(feature.extra) or (not feature.categories and bool(beyond.any()))
-    system = System.of(constraints, instances.schema, check=not unseen)
+    system = System.of(constraints, instances.schema, check=not unseen, settle=True)
     broken = {
         f"'{bound.constraint}'": ~bound.applies(instances.schema, instances.cells)
         for bound in system.bound

@@ -56,7 +56,7 @@ EXPLAINED = (
     ("cancer", "linear"), ("cancer", "forest"), ("diabetes", "linear"), ("mortgages", "forest"),
     ("loans", "forest"), ("adult", "forest"), ("heloc", "forest"), ("wine", "mlp"),
 )  # fmt: skip
-INSTANCES, ROWS = 60, 4000
+INSTANCES, ROWS = 40, 1500
 LEVELS = 20  # distinct values from which a survey's column holds numbers
 
 

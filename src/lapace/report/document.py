@@ -157,7 +157,9 @@ class Report:
     @property
     def advice(self) -> tuple[str, ...]:
         """Every problem and a remedy in words, the worst first."""
-        return _advice([*self._failing(), *self.checks])
+        failing = self._failing()
+        named = {c.threshold.name for c in failing}
+        return _advice([*failing, *(c for c in self.checks if c.threshold.name not in named)])
 
     def advice_for(self, target: Any) -> tuple[str, ...]:
         """Returns the problems of one target and remedies, the worst first."""

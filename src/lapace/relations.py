@@ -63,6 +63,7 @@ VARIED = 10  # distinct values of a number that arithmetic can explain
 TERMS = 8  # of a sum, at most
 COLUMNS = 60  # columns of numbers that are looked at
 SCREENED = 400  # rows looked at first
+NOTE = "Every training row keeps this."
 STEM = re.compile(r"(.+?)[_.=: -]+[^_.=: -]+(?:[_ -][^_.=: -]+)*?$")  # `home` of `home_own`
 
 
@@ -90,21 +91,22 @@ class LearnedRule:
     def __str__(self) -> str:
         return f"{self.text} ({self.support:,} rows)"
 
+    @classmethod
+    def of(cls, constraint: Constraint, support: int) -> LearnedRule:
+        """Returns the rule that a comparison or condition is, as learned from the table."""
+        if not isinstance(constraint, Comparison | Conditional):
+            raise InputError(f"'{constraint}' is not a rule that is learned.")
+        return cls(str(constraint), support, replace(constraint, learned=True, note=NOTE))
+
     def to_json(self) -> dict[str, Any]:
         """Returns plain JSON values."""
-        note = None if self.constraint is None else self.constraint.note
-        return {"text": self.text, "support": self.support, "note": note}
+        return {"text": self.text, "support": self.support, "derived": self.constraint is None}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LearnedRule:
         """Reads back what `to_json` returned."""
-        text, support, note = str(data["text"]), int(data["support"]), data["note"]
-        if note is None:
-            return cls(text, support)
-        constraint = parse(text)
-        if not isinstance(constraint, Comparison | Conditional):
-            raise InputError(f"'{text}' is not a rule that is learned.")
-        return cls(text, support, replace(constraint, learned=True, note=str(note)))
+        text, support = str(data["text"]), int(data["support"])
+        return cls(text, support) if data["derived"] else cls.of(parse(text), support)
 
 
 class Equality(NamedTuple):
@@ -181,11 +183,6 @@ def _squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def _learned(constraint: Comparison | Conditional, support: int, note: str) -> LearnedRule:
-    constraint = replace(constraint, learned=True, note=f"In every training row {note}.")
-    return LearnedRule(str(constraint), support, constraint)
-
-
 def _term(name: str) -> Linear:
     return Linear((Term(1.0, name),))
 
@@ -250,10 +247,7 @@ def find_orders(schema: Schema, cells: Floats) -> list[LearnedRule]:
         relation: Relation = "<" if near and apart.min() > 0.5 * resolution else "<="
         names = _term(features[i].name), _term(features[j].name)
         support = int((a > b.min()).sum())
-        note = (
-            f"{features[i].name} is {'below' if relation == '<' else 'at most'} {features[j].name}"
-        )
-        rules.append(_learned(Comparison(names, (relation,)), support, note))
+        rules.append(LearnedRule.of(Comparison(names, (relation,)), support))
     return rules
 
 
@@ -338,10 +332,8 @@ def find_zeros(
                 below = (name, other.name) in ordered and features[number].lower >= 0
                 levels = [k for k in levels if (column < number if k else not below)]
             if levels:
-                when = _when(other, levels)
-                rule = Conditional((when,), (_zero(name, "=="),))
-                support = int(counts[levels, place].sum())
-                yield _learned(rule, support, f"{name} is 0 where {when}")
+                rule = Conditional((_when(other, levels),), (_zero(name, "=="),))
+                yield LearnedRule.of(rule, int(counts[levels, place].sum()))
 
 
 def _zero(name: str, relation: Relation) -> Comparison:
@@ -561,7 +553,7 @@ def one_hot_rules(schema: Schema, cells: Floats) -> list[LearnedRule]:
             continue
         terms = tuple(Term(1.0, schema.names[i]) for i in columns)
         one = Comparison((Linear(terms), Linear((), 1.0)), ("==",))
-        rules.append(_learned(one, len(cells), "exactly one of these columns is set"))
+        rules.append(LearnedRule.of(one, len(cells)))
     return rules
 
 

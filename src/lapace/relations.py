@@ -437,7 +437,12 @@ class _Search:
         rows = rows[~np.isnan(rows).any(axis=1)]
         if not earlier or len(rows) < max(ENOUGH, 4 * len(earlier)):
             return
-        used = _terms(rows[:, :-1], rows[:, -1], 1.5 * self.schema.features[column].step)
+        step = self.schema.features[column].step
+        used = _terms(rows[:, :-1], rows[:, -1], 1.5 * step)
+        parts = np.abs(_least_squares(rows[:, used], rows[:, -1])[:-1]) * np.ptp(
+            rows[:, used], axis=0
+        )
+        used = [k for k, part in zip(used, parts, strict=True) if part > step / 10]  # else noise
         names = [*(self.names[earlier[k]] for k in used), ""]  # the constant has no name
         weights = _least_squares(rows[:, used], rows[:, -1])
         for digits in range(1, 7) if used else ():

@@ -49,6 +49,17 @@ def test_arithmetic_that_holds_in_every_row_is_found():
     }  # fmt: skip
 
 
+def test_sums_have_no_terms_that_add_nothing():
+    rng = np.random.default_rng(0)
+    noise = pd.DataFrame(rng.normal(size=(400, 4)).round(2), columns=list("pqrs"))
+    share = rng.dirichlet(np.ones(4), 400)[:, :3].round(3)
+    table = noise.assign(
+        x=share[:, 0], y=0.4 * share[:, 0] + share[:, 1] + noise["p"], z=share[:, 2]
+    )
+    table["rest"] = 1 - table["x"] - table["y"] - table["z"]
+    assert found_in(table.round(4))["rest"] == "- x - y - z + 1"
+
+
 def test_what_is_found_can_be_declared_and_is_then_not_found_again():
     table = loans().astype({"amount": float})
     table.loc[::7, ["amount", "fee"]] = np.nan

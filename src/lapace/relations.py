@@ -263,7 +263,7 @@ def _alike(a: Feature, b: Feature) -> bool:
     return same and max(a.span, b.span) <= SCALE * min(a.span, b.span)
 
 
-def _ends(rule: LearnedRule) -> tuple[str, str]:
+def _low_and_high(rule: LearnedRule) -> tuple[str, str]:
     """Returns the lower and the higher column of an order."""
     assert isinstance(rule.constraint, Comparison)
     low, high = rule.constraint.words
@@ -272,11 +272,11 @@ def _ends(rule: LearnedRule) -> tuple[str, str]:
 
 def _reduced(orders: Sequence[LearnedRule]) -> list[LearnedRule]:
     """Returns orders without those that follow from two others."""
-    strict = {_ends(rule): " < " in rule.text for rule in orders}
+    strict = {_low_and_high(rule): " < " in rule.text for rule in orders}
     return [
         rule
         for rule in orders
-        for low, high in [_ends(rule)]
+        for low, high in [_low_and_high(rule)]
         if not any(
             (between, high) in strict
             and strict[low, high] <= (strict[low, between] or strict[between, high])
@@ -313,7 +313,7 @@ def find_zeros(
     states |= {
         i: len(f.levels) for i, f in enumerate(features) if f.kind != "continuous" and not f.derived
     }
-    tries, ordered = len(numbers) * sum(states.values()), {_ends(rule) for rule in orders}
+    tries, ordered = len(numbers) * sum(states.values()), {_low_and_high(rule) for rule in orders}
     present = known[:, numbers].astype(np.float32)
     used = present * (cells[:, numbers] != 0)  # (n, numbers)
     for column, size in states.items():

@@ -242,8 +242,8 @@ def explained_parts(
             "lof_real": median(lof_real),
             "survival": mean(answers.survival),
         }
-        given: dict[str, Any] = {n: None if math.isnan(v) else v for n, v in values.items()}
-        known[k] = ExplainedLabel(label, int(tried.sum()), len(answers), **given)
+        measured: dict[str, Any] = {n: None if math.isnan(v) else v for n, v in values.items()}
+        known[k] = ExplainedLabel(label, int(tried.sum()), len(answers), **measured)
     every = np.arange(count)
     answered, has_way = (np.isin(every, rows.instance) for rows in (nearest, unmarked))
     judged = Judged(targets, feasible, answered, has_way, survives, keeps, usual, ratio)

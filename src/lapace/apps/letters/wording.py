@@ -143,7 +143,7 @@ def move_words(move: Move, schema: Schema, words: Words) -> tuple[str, str]:
 def constraints_of(explanation: Explanation) -> Sequence[Constraint]:
     """Returns the constraints as objects with their notes; read from their texts without them.
 
-    What was learned from the training table is nobody's limit.
+    Learned rules are left out: they are no limits that a letter has to name.
     """
     if explanation.request is not None:
         return tuple(c for c in explanation.request if not getattr(c, "learned", False))

@@ -333,9 +333,14 @@ def interval(kept: Floats, lost: Floats) -> Estimate:
 
 
 def retrained_classifiers(
-    retrain: Retrain, classifier: Classifier, cells: Floats, y: Any, random_state: int
+    retrain: Retrain,
+    classifier: Classifier,
+    cells: Floats,
+    y: Any,
+    random_state: int,
+    count: int = RETRAINED,
 ) -> tuple[Classifier, ...]:
-    """Has the user's function retrain a classifier on `RETRAINED` bootstrap samples.
+    """Has the user's function retrain a classifier on bootstrap samples.
 
     Args:
         retrain: Called as `retrain(X, y, random_state)`; returns a fitted classifier.
@@ -343,11 +348,12 @@ def retrained_classifiers(
         cells: Training rows.
         y: Their true labels.
         random_state: Seed of the samples; the function gets it and the numbers after it.
+        count: How many samples.
     """
     schema, labels = classifier.schema, classifier.labels
     rng, true = np.random.default_rng(random_state), np.asarray(y).ravel()
     classifiers = []
-    for k in range(RETRAINED):
+    for k in range(count):
         sample = np.sort(rng.integers(0, len(cells), len(cells)))
         try:
             model = retrain(schema.frame(cells[sample]), true[sample], random_state + k)

@@ -24,7 +24,7 @@ def households(rows=300):
 
 def rules(frame):
     schema = Schema.infer(frame)
-    return [str(rule) for rule in one_hot_rules(schema, schema.cells(frame))]
+    return [rule.text for rule in one_hot_rules(schema, schema.cells(frame))]
 
 
 def test_columns_of_which_exactly_one_is_set_are_tied():

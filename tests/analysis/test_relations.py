@@ -1,14 +1,18 @@
-"""Relations between columns that nothing declares: which are found, and which are not."""
+"""Rules that a table shows: which are learned, which are not, and what counterfactuals keep."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lapace import Explainer
-from lapace.relations import find_relations, warn_of_relations
+from lapace import Explainer, InputError
+from lapace.constraints import System
+from lapace.relations import LearnedRule, find_relations, learn_rules, warn_of_differences
 from lapace.schema import Schema
+from lapace.training import Recipe
 from tests.worlds import QUICK
 
 
@@ -21,13 +25,10 @@ def loans(count=400):
     return pd.DataFrame({**columns, "instalment": np.ceil(amount / months).astype(int)})
 
 
-def decide(frame):
-    return np.where(frame["instalment"] < 500, "yes", "no")
-
-
 def found_in(table, **overrides):
     columns = Schema.infer(table, overrides or None)
-    return dict(find_relations(columns, columns.cells(table)))
+    found = find_relations(columns, columns.cells(table))
+    return {each.column: each.expression for each in found}
 
 
 def test_arithmetic_that_holds_in_every_row_is_found():
@@ -46,6 +47,17 @@ def test_arithmetic_that_holds_in_every_row_is_found():
         "fahrenheit": "1.8*celsius + 32", "area": "a * b", "rate": "a / b",
         "percent": "100 * a / b",
     }  # fmt: skip
+
+
+def test_sums_have_no_terms_that_add_nothing():
+    rng = np.random.default_rng(0)
+    noise = pd.DataFrame(rng.normal(size=(400, 4)).round(2), columns=list("pqrs"))
+    share = rng.dirichlet(np.ones(4), 400)[:, :3].round(3)
+    table = noise.assign(
+        x=share[:, 0], y=0.4 * share[:, 0] + share[:, 1] + noise["p"], z=share[:, 2]
+    )
+    table["rest"] = 1 - table["x"] - table["y"] - table["z"]
+    assert found_in(table.round(4))["rest"] == "- x - y - z + 1"
 
 
 def test_what_is_found_can_be_declared_and_is_then_not_found_again():
@@ -71,14 +83,177 @@ def test_random_whole_numbers_raise_no_alarm(columns, most):
         assert not found_in(table)
 
 
-def test_fit_suggests_what_it_finds_and_doubts_what_is_wrong():
-    table = loans(300)
-    with pytest.warns(UserWarning, match="follow from others") as caught:
-        Explainer(decide, n_prototypes=2, recipe=QUICK, device="cpu").fit(table)
-    (sentence,) = [str(w.message) for w in caught if "follow from others" in str(w.message)]
-    assert "\n  instalment = ceil(amount / months)" in sentence
-    assert "schema={'" in sentence
-    table = table[["amount", "fee"]]
+def test_a_column_that_is_not_what_it_is_declared_as_is_doubted():
+    table = loans(300)[["amount", "fee"]]
     columns = Schema.infer(table, {"fee": {"derived": "amount / 50"}})
     with pytest.warns(UserWarning, match="'fee' is declared as derived and differs from that in"):
-        warn_of_relations(columns, columns.cells(table))
+        warn_of_differences(columns, columns.cells(table))
+
+
+# ------------------------------------------------------------------------------------------------
+# Rules that are learned
+
+
+def measures(count=600):
+    """Two measures with their mean, high and worst, and numbers that hang on other columns."""
+    rng = np.random.default_rng(3)
+    table = pd.DataFrame()
+    for name, scale in (("width", 10.0), ("depth", 1.0)):
+        mean = rng.gamma(9.0, scale, count).round(2)
+        table[f"mean {name}"] = mean
+        table[f"high {name}"] = (mean * (1 + rng.gamma(1.0, 0.1, count))).round(2)
+        table[f"worst {name}"] = (table[f"high {name}"] * (1 + rng.gamma(1.0, 0.1, count))).round(2)
+    table["car"] = rng.choice(["no", "old", "new"], count)
+    table["premium"] = np.where(table["car"] == "no", 0, rng.integers(100, 900, count))
+    table["gain"] = np.where(rng.random(count) < 0.2, rng.integers(1, 99, count), 0)
+    table["loss"] = np.where(rng.random(count) < 0.2, rng.integers(1, 99, count), 0)
+    table.loc[table["gain"] > 0, "loss"] = 0
+    return table
+
+
+def grade(frame):
+    """Rises with the mean and falls with the worst: the shortest way up breaks their order."""
+    return np.where(frame["mean width"] - 0.5 * frame["worst width"] > 45, "high", "low")
+
+
+ORDERS = {
+    "`mean width` <= `high width`", "`high width` <= `worst width`",
+    "`mean depth` <= `high depth`", "`high depth` <= `worst depth`",
+}  # fmt: skip
+ZEROS = {'if car == "no" then premium == 0', "if gain > 0 then loss == 0"}
+
+
+def learned_from(table, wanted=True):
+    columns = Schema.infer(table)
+    return learn_rules(columns, columns.cells(table), wanted)
+
+
+def texts(rules):
+    return {rule.text for rule in rules}
+
+
+def test_orders_and_zeros_are_learned_and_transitive_ones_reduced():
+    schema, rules = learned_from(measures())
+    assert texts(rules) == ORDERS | ZEROS
+    system = System.of([rule.constraint for rule in rules], schema).strict
+    cells = schema.cells(measures())
+    assert system.holds(cells, cells).all()
+    assert all(LearnedRule.from_json(rule.to_json()) == rule for rule in rules)
+    support = {rule.text: rule.support for rule in rules}
+    assert support['if car == "no" then premium == 0'] == (measures()["car"] == "no").sum()
+
+
+def test_one_row_that_breaks_a_rule_is_enough():
+    table = measures()
+    table.loc[0, "mean width"] = table.loc[0, "high width"] + 0.01
+    table.loc[table.index[table["car"] == "no"][0], "premium"] = 5
+    lost = {"`mean width` <= `high width`", 'if car == "no" then premium == 0'}
+    assert not texts(learned_from(table)[1]) & lost
+
+
+def test_ranges_and_chance_are_no_rules():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "low": rng.integers(0, 10, 300), "high": rng.integers(10, 20, 300),
+            "rare": rng.choice([0, 1, 2, 3], 300, p=[0.97, 0.01, 0.01, 0.01]),
+            "kind": rng.choice(list("abcdefgh"), 300),
+        }
+    )  # fmt: skip
+    assert learned_from(table)[1] == ()
+    assert learned_from(measures(150))[1] == ()  # too few rows
+
+
+def test_an_order_is_strict_where_equal_values_would_have_been_seen():
+    rng = np.random.default_rng(0)
+    start = rng.integers(0, 300, 400)
+    table = pd.DataFrame({"start": start, "end": start + rng.integers(1, 8, 400)})
+    assert texts(learned_from(table)[1]) == {"start < end"}
+
+
+def test_columns_of_other_units_are_not_compared():
+    table = measures()[["mean width", "worst width"]].round(0).astype(int).astype(str)
+    table["worst width"] = table["worst width"] + " mm"
+    assert learned_from(table)[1] == ()
+
+
+def test_rules_are_left_out_one_by_one_or_all():
+    off = "`mean width` <= `high width`"
+    rules = learned_from(measures(), {f" {off}": False})[1]
+    assert texts(rules) == (ORDERS | ZEROS | {"`mean width` <= `worst width`"}) - {off}
+    assert learned_from(measures(), False)[1] == ()
+    with pytest.raises(InputError, match=r"no learned rule .* Did you mean '`mean width` <= `h"):
+        learned_from(measures(), {"`mean widht` <= `high width`": False})
+    with pytest.raises(InputError, match="learn_rules is 'no'; it is True, False"):
+        learned_from(measures(), "no")
+
+
+def test_sums_and_ratios_become_derived_columns():
+    schema, rules = learned_from(loans())
+    found = {"fee == 0.01*amount", "instalment == ceil(amount / months)"}
+    assert texts(rules) == found
+    assert {rule.support for rule in rules} == {400}
+    assert schema["instalment"].derived == "ceil(amount / months)"
+    schema, rules = learned_from(loans(), {"fee == 0.01*amount": False})
+    assert schema["fee"].derived is None
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return Explainer(grade, n_prototypes=2, recipe=QUICK, device="cpu").fit(measures())
+
+
+def test_counterfactuals_keep_learned_rules(fitted):
+    explanation = fitted.explain(measures().head(40), target="high")
+    assert texts(fitted.rules_) == ORDERS | ZEROS
+    rows = explanation.nearest().rows[explanation.nearest().ok]
+    assert len(rows) >= 30
+    assert (rows["mean width"] <= rows["high width"]).all()
+    assert (rows["high width"] <= rows["worst width"]).all()
+    assert (rows.loc[rows["car"] == "no", "premium"] == 0).all()
+
+
+def test_an_instance_that_breaks_a_learned_rule_is_answered_all_the_same(fitted):
+    low = measures().loc[lambda t: grade(t) == "low"]
+    odd = low.head(6).reset_index(drop=True)
+    odd.loc[odd.index[:3], "high depth"] = (odd["mean depth"] - 1.0).round(2)
+    keep = ["fixed `mean depth`, `high depth`, `worst depth`"]
+    with pytest.warns(UserWarning, match="3 of 6 instances break rules learned .* '`mean depth` <"):
+        explanation = fitted.explain(odd, target="high", constraints=keep)
+    assert set(explanation.status) == {"answered"}
+    rows = explanation.nearest().rows
+    assert (rows["mean width"] <= rows["high width"]).all()
+    assert explanation.nearest().feasible.all()
+
+
+def test_a_constraint_that_contradicts_a_learned_rule_wins(fitted):
+    wanted = ["`mean depth` >= `worst depth` + 1"]
+    with pytest.warns(UserWarning, match="was learned from the training table and is left out"):
+        explanation = fitted.explain(measures().head(4), target="high", constraints=wanted)
+    rows = explanation.nearest().rows[explanation.nearest().ok]
+    assert len(rows)
+    assert (rows["mean depth"] > rows["worst depth"]).all()
+
+
+def test_learned_rules_are_saved(fitted, tmp_path):
+    fitted.save(tmp_path / "m.lapace")
+    again = Explainer.load(tmp_path / "m.lapace", grade)
+    assert again.rules_ == fitted.rules_
+    assert again.fitted_.rules == fitted.fitted_.rules
+    assert all(rule.learned for rule in again.fitted_.rules)
+    assert (again.rules, again.learn_rules) == ((), True)
+
+
+def test_a_declared_rule_replaces_the_learned_one_that_it_implies():
+    table = measures()
+    table["high width"] = (table["high width"] + 0.01).round(2)
+    rules = ["`mean width` <= `high width` - 0.01"]
+    explainer = Explainer(grade, rules=rules, n_prototypes=1, recipe=QUICK, device="cpu")
+    assert "`mean width` <= `high width`" not in texts(explainer.fit(table).rules_)
+
+
+@pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
+def test_the_paper_learns_no_rules():
+    paper = replace(Recipe.of("paper"), steps=50)
+    explainer = Explainer(grade, n_prototypes=1, recipe=paper, device="cpu")
+    assert explainer.fit(measures(200)).rules_ == ()

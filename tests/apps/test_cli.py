@@ -528,17 +528,40 @@ def test_a_failing_report_is_exit_code_one_and_a_warning_before_every_answer(her
     import torch
 
     fitted, report, settings = storage.load("loans.lapace", torch.device("cpu"))[:3]
-    worst = replace(report.checks[0], value=0.0, low=0.0, high=0.0)
-    failing = replace(report, checks=(worst, *report.checks[1:]))
+
+    def worst(checks):
+        return tuple(replace(c, value=0.0, low=0.0, high=0.0) for c in checks[:1]) + checks[1:]
+
     reference = storage.read_reference("loans.lapace")
+    approved, other = report.explained
+    one = replace(report, explained=(approved, replace(other, checks=worst(other.checks))))
+    storage.save("loans.lapace", fitted, one, settings, reference)
+    assert "fails for 'denied'" in done("report loans.lapace").stdout
+    asked = "explain loans.lapace denied.csv -q --ids 0 --target"
+    assert "report" not in done(f"{asked} approved").stderr
+    assert "fails for 'denied': do not rely on" in done(f"{asked} denied").stderr
+    explained = tuple(replace(x, checks=worst(x.checks)) for x in report.explained)
+    failing = replace(report, checks=worst(report.checks), explained=explained)
     storage.save("loans.lapace", fitted, failing, settings, reference)
     result = run("report loans.lapace")
     assert result.exit_code == 1
-    assert "fails. 7 of 8 checks pass." in result.stdout
+    assert re.search(r"fails. (\d+) of \d+ checks pass.", result.stdout)
     assert "do not rely" in result.stderr
     assert run("report loans.lapace --format json").exit_code == 1
     result = done("explain loans.lapace denied.csv -q --ids 0")
     assert result.stderr.startswith("lapace: Warning: The report of 'loans.lapace' fails")
+
+
+def test_a_table_and_a_classifier_that_disagree_say_so(here, denied):
+    table = pd.read_csv("denied.csv").head(4)
+    table["decision"], table["remark"] = ["approved", "denied", "approved", "denied"], "denied?"
+    table.to_csv("decided.csv", index=False)
+    said = done("explain loans.lapace decided.csv --target approved -q").stderr
+    assert "Column 'decision' has another label than the classifier predicts for instance" in said
+    assert said.count("(approved, predicted denied)") == 2
+    assert "remark" not in said
+    table.assign(decision="denied").to_csv("decided.csv", index=False)
+    assert "decision" not in done("explain loans.lapace decided.csv --target approved -q").stderr
 
 
 @pytest.mark.parametrize("kind", ["path", "latent", "prototypes", "training"])
@@ -660,7 +683,8 @@ def test_columns_that_follow_from_others_are_shown_as_such(tmp_path, monkeypatch
     assert lines[2].startswith(
         "Free to change: amount; nearly free, limited only by other columns: home_own, home_rent."
     )
-    assert lines[3] == "Odd in the table: every row has home_own + home_rent == 1."
+    kept = "Every row keeps, and so do answers (1 learned): home_own + home_rent == 1"
+    assert lines[3] == f"Odd in the table: nothing. {kept}"
     ids = ",".join(map(str, np.flatnonzero(frame["label"] == "no")[:2]))
     printed = done(f"explain t.lapace t.csv --target yes --ids {ids} --pick nearest").stdout
     changed = re.findall(r"^ +amount +\S+ +→ +(\S+)$", printed, flags=re.MULTILINE)

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
-from benchmarks import small_tables, survival
+from benchmarks import learned_rules, small_tables, survival
 from benchmarks.survival import Record
+from lapace.schema import Schema
 from lapace.survival import Calibration, interval, shipped
 from lapace.training import DEFAULT
 
@@ -118,3 +119,23 @@ def test_the_page_on_small_tables_is_that_of_the_table_that_is_kept():
     text = (folder / "small-tables.md").read_text(encoding="utf-8")
     made_with = text.partition(".small_tables` with ")[2].partition(". Tables")[0]
     assert small_tables.page(table, made_with) == text
+
+
+def test_learned_rules_are_counted_on_rows_held_out(tmp_path, monkeypatch):
+    def parts(name, seed, folder):
+        low = np.random.default_rng(seed).gamma(4.0, 10.0, 400).round(1)
+        table = pd.DataFrame({"low": low, "high": low + 3.0 + 5 * np.sin(low).round(1) ** 2})
+        test = table.tail(100).assign(low=lambda t: t["low"].where(t.index > 302, 999.0))
+        return Schema.infer(table), table, test
+
+    monkeypatch.setattr(learned_rules, "parts", parts)
+    monkeypatch.setattr(learned_rules, "SPLITS", 2)
+    lines = learned_rules.measure(("learned", "tiny"), tmp_path)
+    assert [line["any"] for line in lines] == [3, 3]
+    assert [[(text, n) for text, _, n in line["rules"]] for line in lines] == [
+        [("low <= high", 3)]
+    ] * 2
+    monkeypatch.setattr(learned_rules, "learned", pytest.fail)
+    assert learned_rules.measure(("learned", "tiny"), tmp_path) == lines
+    page = learned_rules.page({"tiny": lines}, [])
+    assert "| tiny | 400 | 2 | 1 | 3.00% | `` low <= high `` |" in page

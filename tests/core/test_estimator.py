@@ -20,7 +20,8 @@ from tests import worlds
 from tests.worlds import QUICK
 
 PARAMETERS = [
-    "classifier", "device", "n_latent", "n_prototypes", "random_state", "recipe", "rules", "schema",
+    "classifier", "device", "learn_rules", "n_latent", "n_prototypes", "random_state", "recipe",
+    "rules", "schema",
 ]  # fmt: skip
 
 

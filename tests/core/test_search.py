@@ -210,6 +210,16 @@ def test_best_rows_keep_a_margin_and_a_floor_or_are_marked(call):
 
 
 @each_call
+def test_nearest_rows_say_what_best_would_ask_of_them(call):
+    explanation, judge = explained(call)
+    for i, rows in each_instance(explanation.nearest()):
+        assert ("edge" in rows.mark[0]) == (not judge.sure(i, rows.cells)[0])
+        assert ("unusual" in rows.mark[0]) == (not judge.usual(i, rows.cells)[0])
+        if len(explanation.labels) > 2 and rows.probability[0] < 0.5:
+            assert "edge" in rows.mark[0]
+
+
+@each_call
 def test_best_rows_are_minimal_among_the_acceptable(call):
     explanation, judge = explained(call)
     tried = 0

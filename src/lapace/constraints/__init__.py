@@ -29,7 +29,7 @@ from lapace.arrays import Bools, Floats
 from lapace.constraints.binding import bind
 from lapace.constraints.contradictions import contradiction, refusal
 from lapace.constraints.files import from_toml, read_file, to_toml
-from lapace.constraints.formulas import BoundConstraint, ComparedRows, feasible
+from lapace.constraints.formulas import BoundConstraint, ComparedRows, feasible, negate
 from lapace.constraints.language import (
     Absolute,
     Category,
@@ -45,9 +45,10 @@ from lapace.constraints.language import (
     Transition,
 )
 from lapace.constraints.parser import parse, parse_all
+from lapace.constraints.program import provable, solve
 from lapace.constraints.projection import Projection, Projector
 from lapace.constraints.repair import Domains, domains
-from lapace.errors import InputError
+from lapace.errors import InputError, warn
 from lapace.schema import Schema
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class System:
         schema: Schema,
         *,
         check: bool = True,
+        settle: bool | None = None,
     ) -> System:
         """Binds constraints, given as text or values, to a schema.
 
@@ -120,16 +122,28 @@ class System:
             constraints: The constraints.
             schema: The columns.
             check: Refuses constraints that no row can satisfy, whatever the instance.
+            settle: Leaves out learned constraints that contradict others, with a warning; by
+                default where it checks.
         """
-        bound = tuple(bind(c, schema) for c in dict.fromkeys(parse_all(constraints)))
-        if check:
-            absolute = [b for b in bound if not b.constraint.mentions_original]
-            numbers = [f.kind == "continuous" for f in schema.features]
-            zeros = np.zeros(len(numbers))
-            typical = np.where(numbers, schema.snap(zeros[None])[0], zeros)
-            if contradictory := contradiction(schema, absolute, typical):
-                raise InputError(refusal(schema, contradictory))
-        return cls(schema, bound)
+        bound = [bind(c, schema) for c in dict.fromkeys(parse_all(constraints))]
+        typical, settle = _some_row(schema), check if settle is None else settle
+        while check or (settle and any(b.learned for b in bound)):
+            absolute = [
+                replace(b, learned=False) for b in bound if not b.constraint.mentions_original
+            ]
+            contradictory = contradiction(schema, absolute, typical)
+            names = {b.constraint for b in contradictory}
+            learned = [b for b in bound if settle and b.learned and b.constraint in names]
+            if not learned:
+                if contradictory and check:
+                    raise InputError(refusal(schema, contradictory))
+                break
+            warn(
+                f"{refusal(schema, contradictory)} '{learned[0].constraint}' was learned from the "
+                "training table and is left out."
+            )
+            bound = [b for b in bound if b is not learned[0]]
+        return cls(schema, tuple(bound))
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -220,6 +234,32 @@ class System:
         contradictory = contradiction(self.schema, self.bound, instance)
         return tuple(bound.constraint for bound in contradictory)
 
+    def implies(self, constraint: Constraint) -> bool:
+        """Returns whether no row can satisfy the constraints and break another one.
+
+        Constraints that mention the instance, or derived columns, prove nothing.
+
+        Examples:
+            >>> from lapace.schema import Schema
+            >>> schema = Schema.infer([{"age": 20 + i % 50, "hours": i % 60} for i in range(300)])
+            >>> system = System.of(["hours <= age - 16"], schema)
+            >>> system.implies(parse("hours <= age")), system.implies(parse("hours <= 30"))
+            (True, False)
+        """
+        other = bind(constraint, self.schema)
+        bound = [b for b in (*self.bound, other) if not b.constraint.mentions_original]
+        bound = provable(self.schema, bound)
+        if other not in bound:
+            return False
+        opposite = replace(other, formula=negate(other.formula), learned=False)
+        asked = [opposite if b is other else b for b in bound]
+        return solve(self.schema, asked, _some_row(self.schema)).status == "infeasible"
+
+    @property
+    def strict(self) -> System:
+        """The same system, in which learned constraints hold for every instance."""
+        return replace(self, bound=tuple(replace(b, learned=False) for b in self.bound))
+
     def without(self, constraints: Iterable[str | Constraint]) -> System:
         """Returns the same system, some constraints dropped."""
         dropped = parse_all(constraints)
@@ -227,3 +267,11 @@ class System:
             if constraint not in self.constraints:
                 raise InputError(f"The constraint '{constraint}' is not in this system.")
         return replace(self, bound=tuple(b for b in self.bound if b.constraint not in dropped))
+
+
+def _some_row(schema: Schema) -> Floats:
+    """Returns a row without missing cells, (d,): the instance where constraints mention none."""
+    numbers = [f.kind == "continuous" for f in schema.features]
+    row: Floats = np.zeros(len(numbers))
+    row[numbers] = schema.snap(row[None])[0, numbers]
+    return row

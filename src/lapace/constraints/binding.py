@@ -44,7 +44,8 @@ def bind(constraint: Constraint, schema: Schema) -> BoundConstraint:
     binder = _Binder(schema, constraint)
     formula = binder.formula(constraint)
     columns, compared = tuple(sorted(binder.columns)), tuple(sorted(binder.compared))
-    return BoundConstraint(constraint, formula, columns, compared)
+    learned = getattr(constraint, "learned", False)
+    return BoundConstraint(constraint, formula, columns, compared, learned)
 
 
 @dataclass

@@ -333,12 +333,14 @@ class BoundConstraint:
         formula: Its formula over cells.
         columns: Columns it names: a row that loses one of their values violates it.
         compared: Columns compared with the instance's value: where that is missing it must stay so.
+        learned: Whether instances that break it themselves need not satisfy it.
     """
 
     constraint: Constraint
     formula: Formula
     columns: tuple[int, ...]
     compared: tuple[int, ...]
+    learned: bool = False
 
     @property
     def change_count(self) -> ChangeCount | None:
@@ -346,11 +348,21 @@ class BoundConstraint:
         leaf = self.formula[0][0]
         return leaf if isinstance(leaf, ChangeCount) else None
 
+    def applies(self, schema: Schema, instances: Floats) -> Bools:
+        """Returns the instances whose rows must satisfy it: not those that break a learned one."""
+        rows = ComparedRows(schema, instances, instances)
+        breaks = np.zeros(len(rows), dtype=bool)
+        for clause in self.formula if self.learned else ():
+            breaks |= is_violated(clause, rows)
+        return ~breaks
+
     def holds(self, rows: ComparedRows) -> Bools:
         """Returns whether each row satisfies the constraint, (n,)."""
         holds = np.ones(len(rows), dtype=bool)
         for clause in self.formula:
             holds &= ~is_violated(clause, rows)
+        if self.learned and not holds.all():
+            holds[~holds] = ~self.applies(rows.schema, rows.instances[~holds])
         if rows.lost is not None:
             holds &= ~rows.lost[:, self.columns].any(axis=1)
         if rows.filled is not None:

@@ -14,7 +14,9 @@ Shorthand     fixed age, sex           increasing income                      de
 ```
 
 Every constraint has a `note`, a sentence that says why and takes no part in comparisons, and
-`mentions_original`: whether the rows it allows depend on the instance.
+`mentions_original`: whether the rows it allows depend on the instance. A `Comparison` or
+`Conditional` may be `learned` from the training table: then it is not asked of the counterfactuals
+of an instance that breaks it itself.
 """
 
 from __future__ import annotations
@@ -182,6 +184,10 @@ def _note() -> Any:
     return field(default="", compare=False, kw_only=True)
 
 
+def _learned() -> Any:
+    return field(default=False, compare=False, kw_only=True, repr=False)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Two or more sides with a relation between each and the next.
@@ -197,6 +203,7 @@ class Comparison:
     sides: tuple[Side, ...]
     relations: tuple[Relation, ...]
     note: str = _note()
+    learned: bool = _learned()
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -304,6 +311,7 @@ class Conditional:
     when: tuple[Simple, ...]
     then: tuple[Simple, ...]
     note: str = _note()
+    learned: bool = _learned()
 
     @property
     def mentions_original(self) -> bool:

@@ -82,7 +82,8 @@ def solve(
         start, weights = instance, np.zeros(len(instance))
     elif weights is None:
         weights = np.ones(len(instance))
-    program = _Program(schema, constraints, instance, start, weights)
+    asked = [c for c in constraints if c.applies(schema, instance[None])[0]]
+    program = _Program(schema, asked, instance, start, weights)
     program.build()
     return program.solve()
 

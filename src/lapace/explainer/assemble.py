@@ -96,7 +96,8 @@ def with_rows(problem: Problem, explanation: Explanation, rows: MinimalRows) -> 
     for i in rows.instance.tolist():
         status[i], reason[i] = "answered", "No path leads there; a row off the paths does."
     explanation = replace(explanation, status=tuple(status), reason=tuple(reason))
-    added = {"nearest": rows, "best": with_marks(rows, Oracle(problem))}
+    rows = with_marks(rows, Oracle(problem))
+    added = {"nearest": rows, "best": rows}
     minimal = {
         pick: others.where(~np.isin(others.instance, rows.instance)).joined(
             _counterfactuals(problem, explanation, added[pick])

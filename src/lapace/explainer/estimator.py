@@ -30,7 +30,14 @@ from lapace.explainer.fit import (
     judge_again,
     judge_centroids,
 )
-from lapace.explainer.problem import ANY_OTHER, MAX_QUERIES, Search, make_problem, read_instances
+from lapace.explainer.problem import (
+    ANY_OTHER,
+    MAX_QUERIES,
+    Problem,
+    Search,
+    make_problem,
+    read_instances,
+)
 from lapace.explainer.search import explain
 from lapace.explainer.top_up import top_up
 from lapace.paths import dense_curves
@@ -56,6 +63,7 @@ OTHER_WORDS = {  # arguments of DiCE, and what to write here
     ),
     "desired_range": "Name the range as the target of lapace.classifier.binned(regressor, edges).",
 }
+REFITS, HELD_OUT_SEED = 5, 1000  # retrained classifiers of the report alone, and their seeds
 DRAWS = 50  # draws of a verified sample before giving up
 
 
@@ -75,6 +83,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         n_latent: For research: dimensions of the latent space; None for a rule.
         recipe: For research: `default`, `paper` for the paper's training, or a `Recipe`.
         rules: Constraints that every counterfactual of every call must satisfy.
+        learn_rules: Whether to add rules that every training row satisfies, such as
+            `mean <= worst`: `rules_` lists them. To leave some out, say which by their texts,
+            `{"mean <= worst": False}`. The paper's recipe learns none.
         schema: A `Schema`, overrides for some columns, or a file of them, as `Schema.to_toml`
             writes it; by default all is inferred.
         device: `cpu`, `cuda`, or None for the best available.
@@ -86,6 +97,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         feature_names_in_: The columns' names.
         n_features_in_: How many columns there are.
         schema_: What the columns are.
+        rules_: The rules learned from the table, each with its support.
         prototypes_: Every centroid, decoded and judged by the classifier.
         report_: What was learned, what to distrust, and whether it passes.
         history_: The loss and its terms during training, by name.
@@ -110,6 +122,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         n_latent: int | None = None,
         recipe: Literal["default", "paper"] | Recipe = "default",
         rules: Sequence[str | Constraint] = (),
+        learn_rules: bool | Mapping[str, bool] = True,
         schema: Schema | Mapping[str, Override] | str | Path | None = None,
         device: str | None = None,
         random_state: RandomState = 0,
@@ -119,6 +132,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         self.n_latent = n_latent
         self.recipe = recipe
         self.rules = rules
+        self.learn_rules = learn_rules
         self.schema = schema
         self.device = device
         self.random_state = random_state
@@ -186,17 +200,27 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             schema = Schema.infer(table, schema, labels=_column(y))
         reading = schema.read(table).checked()
         schema, cells = reading.schema, reading.cells  # with categories too rare to be proposed
-        rules = tuple(dict.fromkeys((*parse_all(self.rules), *outer.one_hot_rules(schema, cells))))
-        System.of(rules, schema)  # refuses rules that cannot hold before training
+        declared = parse_all(self.rules)
+        system = System.of(declared, schema)  # refuses rules that cannot hold before training
+        outer.warn_of_differences(schema, cells)
+        wanted = False if recipe.follows_paper else self.learn_rules
+        schema, learned = outer.learn_rules(schema, cells, wanted)
+        found = [rule.constraint for rule in learned if rule.constraint is not None]
+        relations = learned
+        if wanted is False and not recipe.follows_paper:  # judged by the report all the same
+            relations = outer.learn_rules(schema, cells)[1]
+        more = [constraint for constraint in found if not system.implies(constraint)]
+        rules = System.of((*declared, *more), schema).constraints
+        learned = tuple(r for r in learned if r.constraint is None or r.constraint in rules)
         classifier = Classifier(self.classifier, schema)
         codes = classifier.fit_labels(cells)
         outer.warn_of_leaks(schema, cells, classifier.labels, codes)
-        outer.warn_of_relations(schema, cells)
         if retrain is not None and (y is None or not callable(retrain)):
             raise InputError(
                 "retrain is a function called as retrain(X, y, random_state), and needs y: "
                 "fit(X, y, retrain=function)."
             )
+        refits: tuple[Classifier, ...] = ()
         accuracy = None if y is None else _accuracy(y, classifier.labels, codes)
         parts = outer.split(codes, len(classifier.labels), random_state=random_state)
         rows, made_up = cells[parts.train], None
@@ -234,8 +258,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             random_state=random_state,
         )
         if retrain is not None:
-            again = outer.retrained_classifiers(retrain, classifier, cells, y, random_state)
+            arguments = (retrain, classifier, cells, y)
+            again = outer.retrained_classifiers(*arguments, random_state)
             survival = replace(survival, retrained=again)
+            refits = outer.retrained_classifiers(*arguments, random_state + HELD_OUT_SEED, REFITS)
         fitted = Fitted(
             schema=coded,
             labels=classifier.labels,
@@ -246,6 +272,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             history=trained.history,
             history_names=trained.history_names,
             survival=survival,
+            learned=learned,
         )
         self._report = outer.make_report(
             fitted,
@@ -258,6 +285,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             seconds=perf_counter() - start,
             accuracy=accuracy,
             random_state=random_state,
+            relations=relations,
+            refits=refits,
         )
         self.fitted_, self.classifier_, self._seed = fitted, classifier, random_state
         self.id_column_: str | None = None
@@ -294,6 +323,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         """The fit report: whether the explainer passes, and what to distrust."""
         self._fitted()
         return self._report
+
+    @property
+    def rules_(self) -> tuple[outer.LearnedRule, ...]:
+        """The rules learned from the training table, beside those given; each with its support."""
+        return self._fitted().learned
 
     @property
     def prototypes_(self) -> tuple[Prototype, ...]:
@@ -355,11 +389,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         if unknown:
             raise TypeError(_unknown_argument(next(iter(unknown))))
         fitted = self._fitted()
-        if self._report.verdict == "fails":
-            warn(
-                "The report of this explainer fails, so its counterfactuals may be of little use: "
-                f"{self._report.advice[0]} print(explainer.report_) says more."
-            )
         problem = make_problem(
             fitted,
             self.classifier_.with_fresh_count(),
@@ -372,7 +401,19 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             candidates=candidates,
             search=search,
         )
+        for wanted in self._targets(problem):
+            if self._report.verdict_for(wanted) == "fails":
+                warn(
+                    f"The report of this explainer fails for target {wanted!r}, so its "
+                    "counterfactuals may be of little use: "
+                    f"{self._report.advice_for(wanted)[0]} print(explainer.report_) says more."
+                )
         return explain(problem, progress)
+
+    def _targets(self, problem: Problem) -> list[Any]:
+        """Returns the targets of a problem's instances, each once."""
+        codes = np.unique(problem.instances.target_code[problem.tried]).tolist()
+        return [ANY_OTHER if code < 0 else problem.fitted.labels[code] for code in codes]
 
     def why_not(
         self,
@@ -526,10 +567,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
                 "The classifiers that retrain made are not saved: a loaded explainer estimates "
                 "survival without them."
             )
+        wanted = self.learn_rules
         settings = {
             "n_prototypes": int(self.n_prototypes),
             "n_latent": None if self.n_latent is None else int(self.n_latent),
             "random_state": self._seed,
+            "learn_rules": wanted if isinstance(wanted, bool) else dict(wanted),
         }
         reference = None
         if classifier is not None:
@@ -564,7 +607,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
         explainer = cls(
             classifier,
             recipe=fitted.recipe,
-            rules=fitted.rules,
+            rules=fitted.declared,
             schema=fitted.schema,
             device=device,
             **stored.settings,

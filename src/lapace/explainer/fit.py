@@ -36,7 +36,7 @@ from lapace.training import (
 )
 
 if TYPE_CHECKING:
-    from lapace.explainer.outer import Survival
+    from lapace.explainer.outer import LearnedRule, Survival
 
 __all__ = [
     "Fitted",
@@ -103,7 +103,11 @@ class SampledEndpoints:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted explainer: all that `explain` and `save` read."""
+    """A fitted explainer: all that `explain` and `save` read.
+
+    `rules` are all that hold, first those declared; `learned` are those learned from the table, of
+    which some are kept as derived columns of the schema.
+    """
 
     schema: Schema
     labels: tuple[Label, ...]
@@ -114,6 +118,12 @@ class Fitted:
     history: Floats
     history_names: tuple[str, ...]
     survival: Survival
+    learned: tuple[LearnedRule, ...] = ()
+
+    @property
+    def declared(self) -> tuple[Constraint, ...]:
+        """The rules that were not learned."""
+        return tuple(rule for rule in self.rules if not getattr(rule, "learned", False))
 
     def is_endpoint(self, prototype: Prototype) -> bool:
         """Whether paths may lead to a prototype; the paper's recipe uses every centroid."""

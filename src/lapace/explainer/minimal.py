@@ -114,7 +114,7 @@ def find_minimal(
         picked["best"] = join_rows([best, take_rows(nearest, np.isin(nearest.instance, lacking))])
     results = {}
     for pick, some_rows in picked.items():
-        evaluated = _evaluated(problem, some_rows, paths, oracle, marked=pick == "best")
+        evaluated = _evaluated(problem, some_rows, paths, oracle)
         both = join_rows([done[pick], evaluated]) if pick in done else evaluated
         results[pick] = take_rows(both, np.lexsort((both.rank, both.instance)))
     return results, join_rows([rows, chosen])
@@ -284,9 +284,7 @@ def _with_best_step(
     return join_rows([rows, InstanceRows.of(cells, owner[chosen], OK)])
 
 
-def _evaluated(
-    problem: Problem, rows: InstanceRows, paths: Paths, oracle: Oracle, *, marked: bool
-) -> MinimalRows:
+def _evaluated(problem: Problem, rows: InstanceRows, paths: Paths, oracle: Oracle) -> MinimalRows:
     """Checks and queries the rows of a pick once more; returns them cheapest first."""
     rows = take_rows(
         rows, np.lexsort((problem.distances(rows.cells, rows.instance), rows.instance))
@@ -297,11 +295,11 @@ def _evaluated(
     unmarked = np.full(len(instance), "", dtype=object)
     prototype = _closest_prototypes(problem, cells, instance, paths)
     minimal = MinimalRows(instance, places_in_groups(instance), prototype, steps, density, unmarked)
-    return with_marks(minimal, oracle) if marked else minimal
+    return with_marks(minimal, oracle)
 
 
 def with_marks(rows: MinimalRows, oracle: Oracle) -> MinimalRows:
-    """Marks rows of `best` by what they lack: `edge` without a margin, `unusual` if too rare."""
+    """Marks rows by what `best` would ask: `edge` without a margin, `unusual` if too rare."""
     words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
     edge = ~oracle.has_margin(rows.steps, rows.instance)
     return rows._replace(mark=words[edge.astype(np.int64), (rows.density < RARE).astype(np.int64)])

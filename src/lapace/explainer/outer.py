@@ -12,40 +12,42 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lapace.apps.loaders import open_referred, refer_to
-    from lapace.relations import one_hot_rules, warn_of_leaks, warn_of_relations
+    from lapace.relations import LearnedRule, learn_rules, warn_of_differences, warn_of_leaks
     from lapace.report import Report, split
     from lapace.report.collect import make_report
     from lapace.survival import Retrain, Survival, retrained_classifiers
     from lapace.why_not import with_why_not
 
 __all__ = [
+    "LearnedRule",
     "Report",
     "Retrain",
     "Survival",
+    "learn_rules",
     "make_report",
-    "one_hot_rules",
     "open_referred",
     "refer_to",
     "retrained_classifiers",
     "split",
+    "warn_of_differences",
     "warn_of_leaks",
-    "warn_of_relations",
     "with_why_not",
 ]
 
 # The module each name is defined in.
 _HOMES = {
+    "LearnedRule": "lapace.relations",
     "Report": "lapace.report",
     "Retrain": "lapace.survival",
     "Survival": "lapace.survival",
+    "learn_rules": "lapace.relations",
     "make_report": "lapace.report.collect",
-    "one_hot_rules": "lapace.relations",
     "open_referred": "lapace.apps.loaders",
     "refer_to": "lapace.apps.loaders",
     "retrained_classifiers": "lapace.survival",
     "split": "lapace.report",
+    "warn_of_differences": "lapace.relations",
     "warn_of_leaks": "lapace.relations",
-    "warn_of_relations": "lapace.relations",
     "with_why_not": "lapace.why_not",
 }
 

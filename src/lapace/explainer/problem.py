@@ -12,7 +12,7 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifier import Classifier
 from lapace.constraints import Constraint, Shorthand, System, parse_all
-from lapace.errors import InputError, check_integer, did_you_mean
+from lapace.errors import InputError, check_integer, did_you_mean, warn
 from lapace.explainer.fit import Fitted
 from lapace.explainer.oracle import query_rows
 from lapace.result import ANY_OTHER, PICKS, Explanation
@@ -35,6 +35,7 @@ ENFORCE = ("exact", "naive", "latent")
 MAX_QUERIES = 50_000  # rows why-not may query, where the caller sets no other budget
 EITHER = -1  # a row's demand where it may serve `nearest` as well as `best`
 FEW_STARTS = 4  # with fewer the search is frugal
+NAMED = 3  # learned rules that a warning names
 MAX_STARTS = 100  # starts of an instance; more are not different from each other
 TARGETS = f'give one label, a sequence with one label per instance, or "{ANY_OTHER}"'
 
@@ -335,7 +336,21 @@ def _bind(constraints: Sequence[str | Constraint], instances: LabelledInstances)
     for feature, values in zip(instances.schema.features, instances.cells.T, strict=True):
         beyond = (values < feature.lower) | (values > feature.upper)
         unseen |= bool(feature.extra) or (not feature.categories and bool(beyond.any()))
-    return System.of(constraints, instances.schema, check=not unseen)
+    system = System.of(constraints, instances.schema, check=not unseen, settle=True)
+    broken = {
+        f"'{bound.constraint}'": ~bound.applies(instances.schema, instances.cells)
+        for bound in system.bound
+        if bound.learned
+    }
+    texts = [text for text, rows in broken.items() if rows.any()]
+    if texts:
+        count, more = int(np.any(list(broken.values()), axis=0).sum()), len(texts) - NAMED
+        warn(
+            f"{count} of {len(instances)} instances break rules learned from the training table, "
+            "which are not asked of their counterfactuals: "
+            f"{', '.join(texts[:NAMED])}{f' and {more} more' if more > 0 else ''}."
+        )
+    return system
 
 
 def _checked_costs(costs: Mapping[str, float] | None) -> Mapping[str, float]:

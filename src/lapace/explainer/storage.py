@@ -50,7 +50,12 @@ MEMBERS = (
 )  # fmt: skip
 FINITE = ("model.", "mixture.", "prototype.z", "survival.")  # tensors without NaN
 MOST_CELLS = 2**23  # of all prototypes together, in any layer of the network
-SETTINGS = ("n_prototypes", "n_latent", "random_state")  # arguments of `Explainer` kept
+SETTINGS = (
+    "n_prototypes",
+    "n_latent",
+    "random_state",
+    "learn_rules",
+)  # arguments of `Explainer` kept
 PROTOTYPE = ("number", "code", "valid", "members", "valid_before", "note")  # kept as JSON
 PROTOTYPE_ARRAYS = ("cells", "probability", "z")  # kept as tensors
 DAY = (2020, 1, 1, 0, 0, 0)  # the same explainer is the same file, bit for bit
@@ -99,7 +104,8 @@ def save(
     config = {
         "settings": settings,
         "labels": list(fitted.labels),
-        "rules": to_toml(fitted.rules),
+        "rules": to_toml(fitted.declared),
+        "learned": [rule.to_json() for rule in fitted.learned],
         "recipe": plain(fitted.recipe),
         "shape": plain(decoder.model.shape),
         "history": list(fitted.history_names),
@@ -256,10 +262,12 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         )
         for i, data in enumerate(listed)
     )
+    learned = tuple(map(outer.LearnedRule.from_json, config["learned"]))
+    rules = from_toml(config["rules"], "its rules")
     fitted = Fitted(
         schema,
         labels,
-        from_toml(config["rules"], "its rules"),
+        (*rules, *(rule.constraint for rule in learned if rule.constraint is not None)),
         decoder,
         prototypes,
         recipe,
@@ -270,6 +278,7 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
             {name: value.numpy() for name, value in _under(tensors, "survival.").items()},
             schema.coding.width,
         ),
+        learned,
     )
     report = outer.Report.from_json(json.loads(members["report.json"]))
     _try_out(fitted, report)

@@ -70,7 +70,7 @@ def top_up(
         mine = np.flatnonzero(codes == k)
         # A row is its own nearest neighbour.
         real[k] = mine, kneighbors(schema, cells[mine], cells, NEIGHBOURS + 1)[1][:, 1:]
-    system = System.of(rules, schema, check=False)
+    system = System.of(rules, schema, check=False).strict
     always = system.holds(cells, cells).all(axis=0)
     made, labels = [cells[:0]], [codes[:0]]
     for _ in range(ROUNDS):

@@ -88,6 +88,20 @@ _CHECKS = (
         essential=True,
     ),
     Threshold(
+        "unmarked", "instances with an unmarked way", "share", True, 0.5,
+        "Most rows of best lie at the edge or are unusual: fit with more rows, and look at mark "
+        "before acting on one.",
+    ),
+    Threshold(
+        "survives", "survival of best under refits", "share", True, 0.8,
+        "Classifiers that retrain made, unknown to the search, often take the label back: ask for "
+        "confidence=.",
+    ),
+    Threshold(
+        "possible", "instances with possible rows only", "share", True, 0.8,
+        "Rows break what every training row keeps: fit with learn_rules=True, or write such rules.",
+    ),
+    Threshold(
         "closer", "distance, of that of training rows", "ratio", False, 1.0,
         "Counterfactuals are farther than training rows of the target: fit with more rows, or with "
         "another random_state.",
@@ -145,6 +159,11 @@ class Check:
             return "not measured"
         low, high = (self.value if end is None else end for end in (self.low, self.high))
         return self.threshold.judge(low, high)
+
+    @property
+    def meets_limit(self) -> bool:
+        """Whether the value itself reaches the limit, whatever its interval."""
+        return self.value is not None and self.threshold.judge(self.value, self.value) == "passes"
 
     @property
     def text(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -15,6 +16,7 @@ from lapace.explainer.oracle import query_rows
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.search import explain
 from lapace.explainer.top_up import mix_neighbours
+from lapace.relations import LearnedRule
 from lapace.report import compute
 from lapace.report.checks import THRESHOLDS
 from lapace.report.compute import Split
@@ -23,7 +25,7 @@ from lapace.result import Counterfactuals, Explanation
 
 __all__ = ["make_report"]
 
-PICKS = ("nearest", "first", "middle", "last")  # picks whose rows are queried again
+PICKS = ("nearest", "best", "first", "middle", "last")  # picks whose rows are queried again
 STEPS = 10  # steps of a path: half of the default, so that the report needs fewer queries
 RECOGNISED = 300  # rows whose label the model has to recognise, at least
 
@@ -40,6 +42,8 @@ def make_report(
     seconds: float,
     accuracy: float | None,
     random_state: int,
+    relations: Sequence[LearnedRule] = (),
+    refits: Sequence[Classifier] = (),
 ) -> Report:
     """Explains held-out rows, queries the classifier, and makes the report.
 
@@ -54,11 +58,13 @@ def make_report(
         seconds: Seconds that fitting took.
         accuracy: The classifier's accuracy, where the true labels are known.
         random_state: Seed of made-up rows and of samples.
+        relations: What every training row satisfies, whether it is a rule or not.
+        refits: Retrained classifiers that the search does not know.
     """
     schema, decoder, labels = fitted.schema, fitted.decoder, fitted.labels
     held_out, held_out_codes = cells[split.held_out], codes[split.held_out]
     real, real_codes = cells[split.real], codes[split.real]
-    system = System.of(fitted.rules, schema, check=False)
+    system = System.of(fitted.declared, schema, check=False)
     holds = system.holds(real, real).sum(axis=0).tolist()
     rules = tuple(
         Rule(str(rule), count, len(real))
@@ -73,24 +79,34 @@ def make_report(
             classifier,
             schema.frame(rows),
             target=[labels[k] for k in targets],
-            search=Search(steps=STEPS, picks=PICKS),
+            search=Search(steps=STEPS, picks=PICKS, n_best=1),
         )
     )
     status, nearest = np.array(explanation.status, dtype=object), explanation.nearest()
+    learned = [rule.constraint for rule in relations if rule.constraint is not None]
+    known = System.of(learned, explanation.schema, check=False).strict
     by_target, checks = compute.explained_parts(
         nearest.where(status[nearest.instance] == "answered"),
+        explanation.best(1),
         _returned(explanation, classifier, targets, cells[:1]),
         targets,
         ~np.isin(status, ("infeasible", "malformed", "already_target")),
         {label: real[real_codes == k] for k, label in enumerate(labels)},
         random_state,
+        kept=_share_kept(explanation, refits) if refits else None,
+        possible=(lambda rows: known.feasible(rows, rows)) if learned else None,
     )
     clusters = np.array([p.code for p in fitted.prototypes], dtype=np.int64)
     prototypes = np.array([p.cells for p in fitted.prototypes]).reshape(-1, cells.shape[1])
     judged, _, _ = query_rows(classifier, prototypes, schema, known_row=cells[:1])
     reconstructed = decoder.reconstruct(held_out, held_out_codes)
+    valid = compute.prototype_checks(clusters, judged == clusters)
+    by_target = tuple(
+        replace(x, checks=(valid[labels.index(x.label)], *x.checks)) for x in by_target
+    )
+    fewest = min(valid, key=lambda k: valid[k].value or 0.0)
     checks += [
-        *compute.prototype_checks(labels, clusters, judged == clusters),
+        replace(valid[fewest], where=f"label {labels[fewest]!r}"),
         compute.recognised_check(*likeliest),
         compute.reconstruction_check(schema, held_out, reconstructed, real, random_state),
         *compute.rule_checks(rules),
@@ -108,14 +124,30 @@ def make_report(
         rules=rules,
         warnings=compute.label_warnings(labels, n_rows, n_clusters, n_prototypes),
         accuracy=accuracy,
+        learned=tuple(Rule(rule.text, rule.support, rule.support) for rule in fitted.learned),
     )
+
+
+def _share_kept(
+    explanation: Explanation, refits: Sequence[Classifier]
+) -> Callable[[Counterfactuals], Floats]:
+    """Returns a function: the share of refits that give rows the label they have."""
+
+    def kept(rows: Counterfactuals) -> Floats:
+        each = []
+        for classifier in refits:
+            labels = np.array(classifier.labels, dtype=object)
+            each.append(labels[classifier.predict(rows.cells, explanation.schema)] == rows.label)
+        return np.asarray(np.mean(each, axis=0), dtype=np.float64)
+
+    return kept
 
 
 def _returned(
     explanation: Explanation, classifier: Classifier, targets: Ints, known_row: Floats
 ) -> Counterfactuals:
     """Queries the classifier again about the rows that any pick returned as valid."""
-    picks = (explanation.nearest(), explanation.first(), explanation.middle(), explanation.last())
+    picks: list[Counterfactuals] = [getattr(explanation, pick)() for pick in PICKS]
     rows = reduce(Counterfactuals.joined, (pick.where(pick.valid) for pick in picks))
     codes, _, _ = query_rows(classifier, rows.cells, explanation.schema, known_row=known_row)
     return replace(rows, valid=codes == targets[rows.instance])

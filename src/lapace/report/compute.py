@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binomtest, mode
@@ -21,8 +22,7 @@ from lapace.table import Level
 HELD_OUT = 2000  # rows kept from training, at most
 LEAST = 100  # rows kept from training, as long as that is no more than a fifth of the table
 REAL = 4000  # training rows that counterfactuals are compared with, at most
-INSTANCES = 30  # instances that are explained
-MIN_HELD_OUT = 20  # rows held out that are enough to take those instances from
+INSTANCES = 30  # held-out rows that are explained
 ALL_KEPT = 20  # a label of fewer rows has none held out
 RARE = 50  # a label of fewer rows has uncertain values
 
@@ -40,7 +40,7 @@ class Split(NamedTuple):
         train: Rows to train on.
         held_out: Rows kept from training.
         real: Training rows that counterfactuals are compared with.
-        instances: Rows that are explained: held-out ones, or training ones of a small table.
+        instances: Held-out rows that are explained.
         targets: Target labels of the instances, as positions.
     """
 
@@ -76,10 +76,7 @@ def split(codes: Ints, n_labels: int, *, random_state: int = 0) -> Split:
     train = np.setdiff1d(np.arange(len(codes)), held_out)
     rest = order[np.isin(order, train)]
     real = np.sort(rest[:REAL])
-    pool = order[np.isin(order, held_out)]
-    if len(pool) < MIN_HELD_OUT:
-        pool = np.concatenate([pool, rest])
-    instances = _alternating(pool, codes)[:INSTANCES]
+    instances = _alternating(order[np.isin(order, held_out)], codes)[:INSTANCES]
     step = 1 + np.arange(len(instances)) // n_labels % max(1, n_labels - 1)  # every other label
     return Split(train, held_out, real, instances, (codes[instances] + step) % n_labels)
 
@@ -126,28 +123,101 @@ def _bootstrapped(
 # Counterfactuals of held-out rows
 
 
+class Judged(NamedTuple):
+    """The values of every instance that checks are made of; NaN where a value is unknown.
+
+    Attributes:
+        target: The target of each instance, as a position among the labels.
+        feasible: Whether the rules allow any row at all.
+        answered: Whether it has a counterfactual.
+        unmarked: Whether one of its best rows has no mark.
+        survives: The share of held-out refits that keep the label of its first unmarked best row.
+        possible: Whether every row of nearest and best keeps what every training row does.
+        usual: Whether one of its rows is as usual as real rows of the target.
+        ratio: The distance of its nearest row over that of the nearest training row.
+    """
+
+    target: Ints
+    feasible: Bools
+    answered: Bools
+    unmarked: Bools
+    survives: Floats
+    possible: Floats
+    usual: Floats
+    ratio: Floats
+
+    def checks(self, valid: Bools, own: Bools, random_state: int) -> list[Check]:
+        """Returns the checks of some instances.
+
+        Args:
+            valid: For their returned rows, whether the classifier, queried again, says the target.
+            own: The instances.
+            random_state: Seed of bootstrap samples.
+        """
+        none, some = "no instance could be explained", own & self.feasible
+        usual, possible, ratio, survives = (
+            values[own & ~np.isnan(values)]
+            for values in (self.usual, self.possible, self.ratio, self.survives)
+        )
+        checks = [
+            share_check("answered", self.answered[some], none),
+            share_check("valid", valid, none),
+            share_check("usual", usual > 0, f"no label has {MIN_ROWS} real rows to compare with"),
+            share_check("unmarked", self.unmarked[some], none),
+            mean_check("closer", ratio, np.median, random_state, "no training row to compare with"),
+        ]
+        if len(survives):
+            checks.append(mean_check("survives", survives, np.mean, random_state))
+        return checks + ([share_check("possible", possible > 0, none)] if len(possible) else [])
+
+
+def mean_check(
+    name: str, values: Floats, statistic: Callable[[Floats], Any], seed: int, reason: str = ""
+) -> Check:
+    """Returns the check of a statistic of some values, with its interval."""
+    if not len(values):
+        return Check(THRESHOLDS[name], None, reason=reason)
+    return _bootstrapped(name, lambda rows: float(statistic(values[rows])), len(values), seed)
+
+
 def explained_parts(
     nearest: Counterfactuals,
+    best: Counterfactuals,
     returned: Counterfactuals,
     targets: Ints,
     feasible: Bools,
     real: Mapping[Level, Floats],
     random_state: int,
+    *,
+    kept: Callable[[Counterfactuals], Floats] | None = None,
+    possible: Callable[[Floats], Bools] | None = None,
 ) -> tuple[tuple[ExplainedLabel, ...], list[Check]]:
-    """Returns what came back for instances: by target, and as checks.
+    """Returns what came back for instances: by target, and as checks of all together.
 
     Args:
         nearest: The nearest counterfactual of each instance that has one.
+        best: The best ways of each that has some.
         returned: The rows that any pick returned as valid; `valid` is what the classifier said when
             queried again.
         targets: The target of each instance, as a position among the labels.
         feasible: Whether the rules allow any row at all, for each instance.
         real: Training rows of every label, in the labels' order.
         random_state: Seed of samples.
+        kept: Returns, for rows of `best`, the share of held-out refits that keep their label.
+        possible: Returns whether rows keep what every training row does, rule or not.
     """
     schema, by_target = nearest.schema, []
-    answered = np.isin(np.arange(len(targets)), nearest.instance)
-    usual, ratio = (np.full(len(targets), np.nan) for _ in range(2))  # NaN where unknown
+    count = len(targets)
+    unmarked = best.where(best.ok & (best.mark == ""))
+    survives, keeps, usual, ratio = np.full((4, count), np.nan)
+    if kept is not None:
+        first = unmarked.where(unmarked.rank == 0)
+        survives[first.instance] = kept(first)
+    if possible is not None:
+        both = nearest.joined(best.where(best.ok))
+        keeps[both.instance] = 1.0
+        keeps[both.instance[~possible(both.cells)]] = 0.0
+    known = {}
     for k, (label, rows) in enumerate(real.items()):
         tried = feasible & (targets == k)
         if not tried.any():
@@ -172,21 +242,17 @@ def explained_parts(
             "lof_real": median(lof_real),
             "survival": mean(answers.survival),
         }
-        known = {name: None if math.isnan(value) else value for name, value in values.items()}
-        by_target.append(ExplainedLabel(label, int(tried.sum()), len(answers), **known))
-    ratio, usual = ratio[~np.isnan(ratio)], usual[~np.isnan(usual)] > 0
-    none = "no instance could be explained"
-    closer = Check(THRESHOLDS["closer"], None, reason="no training row to compare with")
-    if len(ratio):
-        closer = _bootstrapped(
-            "closer", lambda sample: float(np.median(ratio[sample])), len(ratio), random_state
-        )
-    return tuple(by_target), [
-        share_check("answered", answered[feasible], none),
-        share_check("valid", returned.valid, none),
-        share_check("usual", usual, f"no label has {MIN_ROWS} real rows to compare with"),
-        closer,
-    ]
+        measured: dict[str, Any] = {n: None if math.isnan(v) else v for n, v in values.items()}
+        known[k] = ExplainedLabel(label, int(tried.sum()), len(answers), **measured)
+    every = np.arange(count)
+    answered, has_way = (np.isin(every, rows.instance) for rows in (nearest, unmarked))
+    judged = Judged(targets, feasible, answered, has_way, survives, keeps, usual, ratio)
+    for k, found in known.items():
+        own = targets == k
+        checks = judged.checks(returned.valid[own[returned.instance]], own, random_state)
+        by_target.append(replace(found, checks=tuple(checks)))
+    whole = judged.checks(returned.valid, np.ones(count, dtype=bool), random_state)
+    return tuple(by_target), whole
 
 
 # ------------------------------------------------------------------------------------------------
@@ -262,18 +328,15 @@ def _usual_row(schema: Schema, rows: Floats) -> Floats:
     return usual
 
 
-def prototype_checks(labels: Sequence[Level], codes: Ints, valid: Bools) -> list[Check]:
-    """Returns the check of the label with the fewest valid prototypes; none without clusters.
+def prototype_checks(codes: Ints, valid: Bools) -> dict[int, Check]:
+    """Returns the check of the valid prototypes of each label that has any, by its position.
 
     Args:
-        labels: The labels.
         codes: The label of each prototype, as a position.
         valid: Whether the classifier, queried again, gives each prototype its label.
     """
-    counts = {k: float(valid[codes == k].sum()) for k in np.unique(codes).tolist()}
-    worst = sorted(counts, key=lambda k: counts[k])[:1]
     threshold = THRESHOLDS["prototypes"]
-    return [Check(threshold, counts[k], where=f"label {labels[k]!r}") for k in worst]
+    return {k: Check(threshold, float(valid[codes == k].sum())) for k in np.unique(codes).tolist()}
 
 
 def rule_checks(rules: Sequence[Rule]) -> list[Check]:

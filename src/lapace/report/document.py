@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from lapace.files import read_json, write_json
 from lapace.report.checks import Check, Verdict, written
 from lapace.table import Level
 
-VERSION = 5
-READABLE = (3, 4, VERSION)  # earlier versions also held values that nothing was judged by
+VERSION = 6
+READABLE = (3, 4, 5, VERSION)  # earlier ones held more values, and no checks of a target
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class ExplainedLabel:
         lof: Median local outlier factor of the counterfactuals among real rows.
         lof_real: Median local outlier factor of real rows, each among the others.
         survival: Mean estimated chance to survive retraining; None where unknown.
+        checks: The checks of this target alone.
 
     Examples:
         >>> yes = ExplainedLabel("yes", 20, 20, 3.0, 0.41, 1.1, 1.0, None)
@@ -48,6 +49,7 @@ class ExplainedLabel:
     lof: float | None
     lof_real: float | None
     survival: float | None
+    checks: tuple[Check, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -81,11 +83,12 @@ class Report:
         held_out: Rows kept from training for this report.
         seconds: Seconds that fitting took, without the report.
         n_queries: Rows the classifier was queried about, for the fit and for the report.
-        checks: Every check and its value.
+        checks: Every check and its value, for all targets together.
         explained: Counterfactuals of held-out rows by target.
-        rules: Every rule.
+        rules: Every rule that was given.
         warnings: Labels with few rows or clusters, in words.
         accuracy: The classifier's accuracy on all rows, where `fit` was given the true labels.
+        learned: The rules learned from the table, each with its support.
 
     Examples:
         >>> from lapace.report import THRESHOLDS
@@ -107,29 +110,70 @@ class Report:
     rules: tuple[Rule, ...]
     warnings: tuple[str, ...]
     accuracy: float | None = None
+    learned: tuple[Rule, ...] = ()
+
+    def verdict_for(self, target: Any) -> Verdict:
+        """Returns the verdict on explanations for one target; of any other, the whole report's."""
+        known = any(x.label == target for x in self.explained)
+        return _worst(self._judged(target)) if known else self.verdict
+
+    def _judged(self, target: Any) -> list[Check]:
+        """Returns the checks that count for a target: its own where there are any.
+
+        Where its own are too few to tell and meet the limit, all targets together decide.
+        """
+        own = {c.threshold.name: c for x in self.explained if x.label == target for c in x.checks}
+        judged = []
+        for pooled in self.checks:
+            check = own.get(pooled.threshold.name, pooled)
+            together = check.verdict == "unsure" and pooled.verdict == "passes"
+            judged.append(pooled if together and check.meets_limit else check)
+        return judged
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the checks; unsure at best where an essential value is missing."""
-        verdicts = {c.verdict for c in self.checks}
-        if "fails" in verdicts:
-            return "fails"
-        unknown = any(c.value is None and c.threshold.essential for c in self.checks)
-        return "unsure" if unknown or "unsure" in verdicts else "passes"
+        """The verdict on all targets: fails if all fail, and is unsure if some do.
+
+        A target's verdict is the worst of its checks, and unsure at best where an essential value
+        is missing.
+        """
+        together = _worst(self.checks)
+        each = {_worst(self._judged(x.label)) for x in self.explained} or {together}
+        mixed = len(each) > 1 or (each == {"passes"} and together == "fails")
+        return "unsure" if mixed else each.pop()
 
     @property
     def headline(self) -> str:
-        """The verdict as a sentence."""
+        """The verdict as a sentence; target by target where they differ."""
         total, passed = len(self.checks), sum(c.verdict == "passes" for c in self.checks)
         count = f"All {total}" if passed == total else f"{passed} of {total}"
-        return f"Report on the explanations: {self.verdict}. {count} checks pass."
+        by_verdict: dict[str, list[str]] = {}
+        for x in self.explained:
+            by_verdict.setdefault(self.verdict_for(x.label), []).append(repr(x.label))
+        parts = [f"{verdict} for {', '.join(by)}" for verdict, by in by_verdict.items()]
+        verdict = "; ".join(parts) if len(parts) > 1 else self.verdict
+        return f"Report on the explanations: {verdict}. {count} checks pass."
 
     @property
     def advice(self) -> tuple[str, ...]:
         """Every problem and a remedy in words, the worst first."""
-        order: tuple[Verdict, ...] = ("fails", "unsure", "not measured")
-        ranked = (c for verdict in order for c in self.checks if c.verdict == verdict)
-        return tuple(c.advice for c in ranked if c.advice)
+        failing = self._failing()
+        named = {c.threshold.name for c in failing}
+        return _advice([*failing, *(c for c in self.checks if c.threshold.name not in named)])
+
+    def advice_for(self, target: Any) -> tuple[str, ...]:
+        """Returns the problems of one target and remedies, the worst first."""
+        return _advice(self._judged(target))
+
+    def _failing(self) -> list[Check]:
+        """Returns the checks that single targets fail and all of them together do not."""
+        fine = {c.threshold.name for c in self.checks if c.verdict != "fails"}
+        return [
+            replace(c, where=f"target {x.label!r}")
+            for x in self.explained
+            for c in x.checks
+            if c.verdict == "fails" and c.threshold.name in fine
+        ]
 
     def __repr__(self) -> str:
         return f"Report: {self.verdict} ({len(self.checks)} checks)"
@@ -158,6 +202,8 @@ class Report:
         values = plain(self)
         for line, check in zip(values["checks"], self.checks, strict=True):
             line["verdict"] = check.verdict
+        for line, x in zip(values["explained"], self.explained, strict=True):
+            line["verdict"] = self.verdict_for(x.label)
         head = {"format": "lapace/report", "version": VERSION, "verdict": self.verdict}
         data = {**head, **values}
         if path is not None:
@@ -177,6 +223,21 @@ class Report:
                 f"{READABLE[0]} to {VERSION}. Update lapace, or fit again."
             )
         return restore(cls, data, "this report")
+
+
+def _worst(checks: Sequence[Check]) -> Verdict:
+    """Returns the worst verdict; unsure at best where an essential value is missing."""
+    verdicts = {c.verdict for c in checks}
+    if "fails" in verdicts:
+        return "fails"
+    unknown = any(c.value is None and c.threshold.essential for c in checks)
+    return "unsure" if unknown or "unsure" in verdicts else "passes"
+
+
+def _advice(checks: Sequence[Check]) -> tuple[str, ...]:
+    order: tuple[Verdict, ...] = ("fails", "unsure", "not measured")
+    ranked = (c for verdict in order for c in checks if c.verdict == verdict)
+    return tuple(c.advice for c in ranked if c.advice)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -209,13 +270,20 @@ def _sections(report: Report) -> list[_Section]:
         _Section(
             "Counterfactuals",
             "The nearest counterfactuals of held-out rows. LOF: local outlier factor.",
-            ("target", "answered", "changes", "LOF", "LOF of real rows", "survival"),
-            [_cells(x) for x in report.explained],
+            ("verdict", "target", "answered", "changes", "LOF", "LOF of real rows", "survival"),
+            [(report.verdict_for(x.label), *_cells(x)) for x in report.explained],
         ),
         _Section(
             "Rules",
             head=("holds on", "rule"),
             rows=[(f"{r.holds:,} of {r.rows:,} rows", r.text) for r in report.rules],
+        ),
+        _Section(
+            "Learned rules",
+            "Every training row keeps these, and so does every counterfactual. To leave one out: "
+            "learn_rules={'…': False}, --without-rule '…'.",
+            ("support", "rule"),
+            [(f"{r.rows:,} rows", r.text) for r in report.learned],
         ),
     ]
     return [s for s in sections if s.rows or (s.text and not s.head)]

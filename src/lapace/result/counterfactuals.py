@@ -47,8 +47,8 @@ class Counterfactuals:
         survival: Estimated chance that the row keeps the target when the classifier is retrained;
             NaN where unknown. `survival_low` and `survival_high` are its 90% interval.
         rank: Rank among the instance's best rows, 0 the cheapest; 0 for every other pick.
-        mark: Shortcoming of a best row: `edge` (no margin), `unusual` (rarer than the floor), both,
-            or empty.
+        mark: Shortcoming of a row of `best` or `nearest`: `edge` (no margin), `unusual` (rarer than
+            the floor), both, or empty.
         ids: Identifiers of the instances of the query, where their table had any.
         reasons: Why a baseline has no row for an instance, by position in the query.
     """

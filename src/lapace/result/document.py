@@ -76,7 +76,7 @@ class MinimalDocument(JudgedRow):
     Attributes:
         valid: Whether the label is the target.
         prototype: The prototype whose path comes closest to the row; null: a sampled endpoint.
-        mark: Shortcoming of a `best` row: no margin (edge), rarer than the floor (unusual), both.
+        mark: Shortcoming of a minimal row: no margin (edge), rarer than the floor (unusual), both.
     """
 
     valid: bool

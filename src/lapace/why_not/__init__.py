@@ -18,7 +18,7 @@ import numpy as np
 
 from lapace.budget import Budget, limited
 from lapace.classifier import Classifier
-from lapace.constraints import System
+from lapace.constraints import System, parse_all
 from lapace.errors import InputError
 from lapace.explainer.assemble import with_rows
 from lapace.explainer.fit import Fitted
@@ -80,7 +80,9 @@ def _problem_of(fitted: Fitted, classifier: Classifier, explanation: Explanation
         for feature, known in zip(explanation.schema.features, fitted.schema.features, strict=True)
     )
     schema = replace(explanation.schema, features=features)
-    system = System.of(explanation.constraints, schema, check=False)
+    rules = {rule: rule for rule in fitted.rules}  # a text does not say that it was learned
+    constraints = [rules.get(c, c) for c in parse_all(explanation.constraints)]
+    system = System.of(constraints, schema, check=False)
     codes = {label: code for code, label in enumerate(fitted.labels)}
     label, target = (
         np.array([codes.get(value, -1) for value in values], dtype=np.int64)

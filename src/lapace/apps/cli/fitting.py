@@ -56,6 +56,12 @@ def fit(
     output: Path = Option(..., "--output", "-o", metavar="M.lapace", help="The file to write."),
     rules: list[Path] = Option([], help="A file of constraints that always hold. Repeatable."),
     rule: list[str] = Option([], help='One such constraint, "age == original". Repeatable.'),
+    no_learned_rules: bool = Option(
+        False, "--no-learned-rules", help="Learn no rules from what every row of the table keeps."
+    ),
+    without_rule: list[str] = Option(
+        [], help="One learned rule to leave out, as the report writes it. Repeatable."
+    ),
     n_prototypes: int = Option(5, help="Prototypes per label."),
     random_state: int = Option(0, help="Seed of everything random."),
     sample: int | None = Option(None, help="Fit on at most so many rows, drawn from the table."),
@@ -89,6 +95,7 @@ def fit(
         model,
         n_prototypes=n_prototypes,
         rules=constraints,
+        learn_rules=False if no_learned_rules else dict.fromkeys(without_rule, False),
         schema=schema,
         device=loader.device,
         random_state=random_state,
@@ -111,7 +118,7 @@ def fit(
         explainer.report_.headline,
         right,
         _free_columns(explainer.fitted_.rules, explainer.schema_),
-        _oddities(explainer, len(set(constraints))),
+        _oddities(explainer),
         f"Wrote {written}. The whole report: lapace report {file}",
         f"Next: lapace explain {file} TABLE.csv --target LABEL{following} (LABEL: {known})",
     )
@@ -165,14 +172,17 @@ def _free_columns(rules: Sequence[Constraint], schema: Schema) -> str:
     return f"{text[0].upper()}{text[1:]}. To keep one: --rule {keep}"
 
 
-def _oddities(explainer: Explainer, declared: int) -> str:
+def _oddities(explainer: Explainer) -> str:
     """Names what is odd in the table: what might be meant otherwise, and rules learned from it."""
     from lapace.schema import remarks
 
-    learned = explainer.fitted_.rules[declared:]  # those declared come first
-    odd = [*remarks(explainer.schema_.features), *(f"every row has {rule}" for rule in learned)]
+    odd, learned = remarks(explainer.schema_.features), explainer.rules_
     more = f"; and {len(odd) - ODD} more" if len(odd) > ODD else ""
-    return f"Odd in the table: {'; '.join(odd[:ODD]) or 'nothing'}{more}."
+    text = f"Odd in the table: {'; '.join(odd[:ODD]) or 'nothing'}{more}."
+    if not learned:
+        return text
+    texts = ", ".join(rule.text for rule in learned[:ODD]) + ", …" * (len(learned) > ODD)
+    return f"{text} Every row keeps, and so do answers ({len(learned)} learned): {texts}"
 
 
 def _accuracy(share: float | None) -> str:

@@ -135,15 +135,16 @@ class Wanted:
         constraints = inputs.read_constraints(self.constraints, self.constraint)
         if self.free is not None:
             constraints.append(inputs.all_fixed_but(self.free, explainer.schema_))
-        if explainer.report_.verdict == "fails":
+        target = inputs.parse_label(explainer.classes_, self.target)
+        if explainer.report_.verdict_for(target) == "fails":
             warn(
-                f"The report of '{model.name}' fails: do not rely on what follows. See: lapace "
-                f"report {model}"
+                f"The report of '{model.name}' fails{'' if target is None else f' for {target!r}'}:"
+                f" do not rely on what follows. See: lapace report {model}"
             )
         if self.target is None and len(explainer.classes_) == 2:
             note("Without --target the other of the two labels is the target of each instance.")
         return {
-            "target": inputs.parse_label(explainer.classes_, self.target),
+            "target": target,
             "constraints": constraints,
             "costs": inputs.parse_costs(self.cost),
             "confidence": self.confidence,

@@ -83,6 +83,7 @@ def explain(
     )
     statuses: Counter[str] = Counter()
     names: dict[str, list[str]] = {}  # of the first few instances of each status
+    disagree: dict[str, list[str]] = {}  # by column of labels
 
     def picked() -> Iterator[tuple[Explanation, Counterfactuals, int]]:
         size = None if output.format_ == "json" else CHUNK
@@ -97,6 +98,7 @@ def explain(
                     ids = tuple(range(start, start + len(table)))
                     explanation = replace(explanation, ids=ids)
                 _count(explanation, statuses, names)
+                _collect_other_labels(table, explanation, disagree)
                 write_letters(explanation)
                 yield explanation, rows, start
                 start += len(table)
@@ -112,6 +114,35 @@ def explain(
         many = "1 letter" if len(letter_names) == 1 else f"{len(letter_names):,} letters, each"
         note(f"Wrote {many} as a page and as text, to '{letters}'.")
     _note_statuses(statuses, names, model, instances)
+    _note_other_labels(disagree)
+
+
+def _collect_other_labels(
+    table: Table, explanation: Explanation, disagree: dict[str, list[str]]
+) -> None:
+    """Adds the instances whose label a column of the table gives otherwise than the classifier.
+
+    A column of labels is no feature, and holds labels of the classifier alone.
+    """
+    from lapace.table import spelling
+
+    labels = set(map(spelling, explanation.labels))
+    for column in (name for name in table.names if name not in explanation.schema.names):
+        texts = list(map(spelling, inputs.column_values(table, column)))
+        for one, text in zip(explanation, texts if set(texts) <= labels else (), strict=False):
+            if one.label is not None and spelling(one.label) != text:
+                predicted = f"{spelling(one.name)} ({text}, predicted {spelling(one.label)})"
+                disagree.setdefault(column, []).append(predicted)
+
+
+def _note_other_labels(disagree: dict[str, list[str]]) -> None:
+    """Names the first few instances that a table and the classifier label differently."""
+    for column, listed in disagree.items():
+        more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+        warn(
+            f"Column '{column}' has another label than the classifier predicts for instance "
+            f"{', '.join(listed[:NAMED])}{more}. What is predicted is explained."
+        )
 
 
 def _count(explanation: Explanation, statuses: Counter[str], names: dict[str, list[str]]) -> None:

@@ -141,7 +141,10 @@ def move_words(move: Move, schema: Schema, words: Words) -> tuple[str, str]:
 
 
 def constraints_of(explanation: Explanation) -> Sequence[Constraint]:
-    """Returns the constraints as objects with their notes; read from their texts without them."""
+    """Returns the constraints as objects with their notes; read from their texts without them.
+
+    Learned rules are left out: they are no limits that a letter has to name.
+    """
     if explanation.request is not None:
-        return tuple(explanation.request)
+        return tuple(c for c in explanation.request if not getattr(c, "learned", False))
     return [parse(text) for text in explanation.constraints]

@@ -115,7 +115,7 @@ class Shared:
             ],
             "unlisted": max(0, len(self.rows.names) - LISTED),
             "first": self._first(),
-            "caution": self.explainer.report_.verdict == "fails",
+            "caution": self.explainer.report_.verdict_for(self.target) == "fails",
             "fingerprint": self._fingerprint(),
         }
 

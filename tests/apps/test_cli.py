@@ -128,6 +128,12 @@ def denied(here):
     return pd.read_csv(DENIED)
 
 
+def refused_lines(result):
+    """A message of several lines about wrong input."""
+    assert result.exit_code == 2, (result.exit_code, result.stdout, result.stderr)
+    return result.stderr
+
+
 def refused(result):
     """The one sentence about wrong input."""
     assert result.exit_code == 2, (result.exit_code, result.stdout, result.stderr)
@@ -615,9 +621,14 @@ def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
     frame = pd.DataFrame({"patient": np.arange(100, 300), "age": rng.integers(20, 80, 200)})
     frame["gift"] = rng.choice(["yes", "no"], 200)
     frame["sick"] = frame["age"] + rng.integers(-3, 4, 200) > 50
+    frame["note"] = [f"seen on day {k}" for k in range(200)]
     frame.to_csv("patients.csv", index=False)
+    done("schema patients.csv --label sick --id patient --drop note -o columns.toml")
     fit = "fit patients.csv --classifier boosting --label sick --n-prototypes 1 -o p.lapace"
-    assert "Free to change: age, gift. To keep one" in done(f"{fit} --id patient").stdout
+    assert "--drop patient --drop note" in refused_lines(run(fit))
+    fitted = done(f"{fit} --schema columns.toml").stdout  # it has what --id and --drop said
+    assert "Free to change: age, gift. To keep one" in fitted
+    frame = frame.drop(columns="note")
 
     line = "explain p.lapace patients.csv --target"
     old = frame["age"].idxmax()

@@ -288,11 +288,14 @@ def test_all_columns_that_need_a_word_are_named_at_once():
         "verdict": "says the same as the label in every row.",
     }.items():
         (line,) = [line for line in lines if line.startswith(f"  Column '{name}' ")]
-        assert f"{words} Drop it (--drop {name})" in line
-    assert lines[-1].endswith("--drop ID --drop notes --drop key --drop nothing --drop verdict")
-    dropped = dict.fromkeys(("order", "customer_id", "ID", "notes", "nothing"), "drop")
-    schema = Schema.infer(frame, {**dropped, "key": "drop", "verdict": "binary"}, labels=labels)
+        assert f"{words} Drop it (schema={{'{name}': 'drop'}})" in line
+    assert "--" not in str(raised.value)  # options are the command line's words
+    dropped = eval(lines[-1].removeprefix("All of them dropped: schema="))
+    assert set(dropped) == set(frame) - {"age"}
+    kinds = {**dropped, "verdict": "binary", "key": "id"}
+    schema = Schema.infer(frame, kinds, labels=labels)
     assert schema.names == ("age", "verdict")
+    assert Schema.infer(frame.set_index("key"), kinds, labels=labels) == schema
 
 
 def test_many_texts_are_remarked_upon_and_long_ones_are_seen_to_be_cut():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -16,7 +16,17 @@ from lapace.schema.notation import DATES, notation, plain_number
 from lapace.schema.ranks import NO_RANKS, Knots, Ranks
 from lapace.table import Level
 
-__all__ = ["KINDS", "Feature", "Kind", "Lattice", "Override", "column_error", "on_lattice"]
+__all__ = [
+    "KINDS",
+    "ColumnError",
+    "ColumnsError",
+    "Feature",
+    "Kind",
+    "Lattice",
+    "Override",
+    "column_error",
+    "on_lattice",
+]
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 KINDS = get_args(Kind)
@@ -274,6 +284,59 @@ Override: TypeAlias = str | Feature | Mapping[str, Any]
 def column_error(name: str, sentence: str) -> InputError:
     """Returns the error about a column that cannot be used."""
     return InputError(f"Column '{name}' {sentence}")
+
+
+# How something is said of a column: its name and kind as an argument, or as options of a command.
+Say: TypeAlias = Callable[[Mapping[str, str]], str]
+SETTLED = {"drop": "Drop it", "id": "let it identify the rows"}  # else: say it is that kind
+
+
+def say_in_python(kinds: Mapping[str, str]) -> str:
+    """Returns the argument that says what columns are."""
+    return f"schema={dict(kinds)}"
+
+
+class ColumnError(InputError):
+    """A column that is used only once its user says what it is.
+
+    Examples:
+        >>> raise ColumnError("ref", "only numbers the rows.", "drop", "number")
+        Traceback (most recent call last):
+        lapace.schema.features.ColumnError: Column 'ref' only numbers the rows. Drop it \
+(schema={'ref': 'drop'}), or say it is 'number' (schema={'ref': 'number'}).
+    """
+
+    def __init__(self, name: str, sentence: str, *kinds: str) -> None:
+        self.name, self.sentence, self.kinds = name, sentence, kinds
+        super().__init__(self.text(say_in_python))
+
+    def text(self, say: Say) -> str:
+        """Returns the message in the words of Python, or of a command."""
+        *others, last = (
+            f"{SETTLED.get(kind) or f'say it is {kind!r}'} ({say({self.name: kind})})"
+            for kind in self.kinds
+        )
+        listed = f"{', '.join(others)}, or {last}" if others else last
+        return f"Column '{self.name}' {self.sentence} {listed}."
+
+
+class ColumnsError(InputError):
+    """All columns of a table that cannot be used as they are, in one message."""
+
+    def __init__(self, errors: Mapping[str, InputError]) -> None:
+        self.errors = errors
+        super().__init__(self.text(say_in_python))
+
+    def text(self, say: Say) -> str:
+        """Returns the message in the words of Python, or of a command."""
+        lines = [
+            e.text(say) if isinstance(e, ColumnError) else str(e) for e in self.errors.values()
+        ]
+        if len(lines) == 1:
+            return lines[0]
+        lines = [f"{len(lines)} columns cannot be used as they are:", *lines]
+        dropped = say(dict.fromkeys(self.errors, "drop"))
+        return "\n  ".join(lines) + f"\nAll of them dropped: {dropped}"
 
 
 class Lattice(NamedTuple):

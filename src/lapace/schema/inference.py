@@ -38,10 +38,17 @@ from lapace.schema.columns import (
     seen_levels,
     text_notation,
 )
-from lapace.schema.features import KINDS, Feature, Override, column_error
+from lapace.schema.features import (
+    KINDS,
+    ColumnError,
+    ColumnsError,
+    Feature,
+    Override,
+    column_error,
+)
 from lapace.schema.notation import DATES, plain_number
 from lapace.schema.ranks import RARE
-from lapace.schema.summary import FIELDS, PROPOSED, SAID, Overrides
+from lapace.schema.summary import FIELDS, LEFT_OUT, PROPOSED, SAID, Overrides
 from lapace.table import Coded, Column, Table, as_coded
 
 __all__ = ["infer_features", "no_column"]
@@ -68,10 +75,10 @@ def infer_features(
     overrides = {**_pixels(table), **overrides}
     if len(table) == 0:
         raise InputError("The table has no rows. Hand over at least a few hundred.")
-    for name in overrides:
-        if name not in table.names:
+    for name, kind in overrides.items():
+        if name not in table.names and (kind != "id" or name not in table.template.index):
             raise no_column(name, table.names)
-    table = table.without([name for name, kind in overrides.items() if kind == "drop"])
+    table = table.without([name for name, kind in overrides.items() if kind in LEFT_OUT])
     if not table.names:
         raise InputError("The table has no columns.")
     # `fit` itself refuses labels that are more or fewer than the rows.
@@ -84,12 +91,8 @@ def infer_features(
             features.append(infer(name, column, overrides.get(name)))
         except InputError as error:
             errors[name] = error
-    if len(errors) > 1:
-        lines = [f"{len(errors)} columns cannot be used as they are:", *map(str, errors.values())]
-        dropped = " ".join(f"--drop {shlex.quote(name)}" for name in errors)
-        raise InputError("\n  ".join(lines) + f"\nAll of them dropped: {dropped}")
-    for only_error in errors.values():
-        raise only_error
+    if errors:
+        raise ColumnsError(errors)
     return tuple(features)
 
 
@@ -120,7 +123,7 @@ def infer(name: str, column: Column, override: Override | None = None) -> Featur
     """Returns the feature of a training column."""
     refuse_unreadable(name, column)
     if column.missing.all():
-        raise column_error(name, f"has no value in any row. Drop it (--drop {shlex.quote(name)}).")
+        raise ColumnError(name, "has no value in any row.", "drop")
     if override is None:
         return fitted(_guess(name, column), column)
     if not isinstance(override, Feature):
@@ -135,12 +138,7 @@ def infer(name: str, column: Column, override: Override | None = None) -> Featur
 
 def _unsettled(name: str, what: str, kind: str) -> InputError:
     """Returns the error about a column that is used only once its kind is named."""
-    option, said = shlex.quote(name), shlex.quote(f"{name}={kind}")
-    return column_error(
-        name,
-        f"{what} Drop it (--drop {option}), let it identify the rows (--id {option}), or say it is "
-        f"'{kind}' (--kind {said}, in Python schema={{'{name}': '{kind}'}}).",
-    )
+    return ColumnError(name, what, *LEFT_OUT, kind)
 
 
 def _refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:

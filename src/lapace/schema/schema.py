@@ -102,8 +102,8 @@ class Schema:
         Args:
             data: The training table, features only.
             overrides: For some columns the kind (`"categorical"` for a number that is a code,
-                `"number"` or `"date"` for text that writes them), `"drop"` to leave it out, a
-                whole `Feature` or some of its settings, as `{"tolerance": 0.5}`; or a file that
+                `"number"` or `"date"` for text that writes them), `"drop"` to leave it out,
+                `"id"` where it only identifies the rows, a whole `Feature` or some of its settings, as `{"tolerance": 0.5}`; or a file that
                 says so, as `to_toml` writes it.
             labels: The label of each row, where known: a column that says the same is refused.
 
@@ -440,9 +440,16 @@ class Schema:
         """
         return restore(cls, data, "the schema")
 
-    def to_toml(self, path: str | Path | None = None) -> str:
-        """Returns the columns as a file to edit and hand over, and writes it to a path if given."""
-        text = to_toml(self.features)
+    def to_toml(
+        self, path: str | Path | None = None, left_out: Mapping[str, str] | None = None
+    ) -> str:
+        """Returns the columns as a file to edit and hand over, and writes it to a path if given.
+
+        Args:
+            path: The file.
+            left_out: Columns of the table that are no features, each with its kind: `drop` or `id`.
+        """
+        text = to_toml(self.features, left_out)
         if path is not None:
             write_whole(Path(path), lambda p: p.write_text(text, encoding="utf-8"))
         return text

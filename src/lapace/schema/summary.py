@@ -26,9 +26,11 @@ PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kep
 SHOWN, WIDEST = 5, 24  # levels of a column that a line shows, and characters of each
 HEADER = """\
 # How the columns of a table are read. Edit it and hand it over: --schema, or schema= in Python.
-# kind: number, date, ordinal, binary, categorical or drop. What is left out is seen in the data.
+# kind: number, date, ordinal, binary, categorical, id (of the rows) or drop (leave it out).
+# What is not said of a column is seen in the data.
 """
-SAID = ("number", "date", *KINDS[1:], "drop")  # what may be said of a column
+LEFT_OUT = ("drop", "id")  # kinds of columns that are no features
+SAID = ("number", "date", *KINDS[1:], *LEFT_OUT)  # what may be said of a column
 FIELDS = (*NUMBERS, "written", "unit", "categories", "derived", "description")
 
 
@@ -123,8 +125,12 @@ def _remarks(feature: Feature) -> Iterator[str]:
 # Files
 
 
-def to_toml(features: Sequence[Feature]) -> str:
+def to_toml(features: Sequence[Feature], left_out: Mapping[str, str] | None = None) -> str:
     """Returns the columns as a file to edit.
+
+    Args:
+        features: The columns.
+        left_out: Columns of the table that are no features, each with its kind: `drop` or `id`.
 
     Examples:
         >>> smoker = Feature("smoker", "binary", categories=("no", "yes"))
@@ -137,6 +143,8 @@ def to_toml(features: Sequence[Feature]) -> str:
         <BLANKLINE>
     """
     lines = [f"{HEADER}version = {VERSION}"]
+    for name, kind in (left_out or {}).items():
+        lines += ["", f"[columns.{toml_key(name)}]", f"kind = {_toml(kind)}"]
     for feature in features:
         number = "date" if feature.is_date else "number"
         kind = number if feature.kind == "continuous" else feature.kind
@@ -184,4 +192,6 @@ def read_overrides(overrides: Overrides | str | Path | None) -> Overrides:
         if not isinstance(said, dict):
             sentence = f"column '{column}' is {said!r}; it must be a table of settings."
             raise InputError(f"'{path.name}': {sentence}")
-    return {name: "drop" if said.get("kind") == "drop" else said for name, said in columns.items()}
+    return {
+        n: said["kind"] if said.get("kind") in LEFT_OUT else said for n, said in columns.items()
+    }

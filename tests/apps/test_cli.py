@@ -336,7 +336,10 @@ def test_wrong_input_of_fit(here, denied):
     }
     fit = "fit {} --classifier forest --label label -o new.lapace"
     lines = {fit.format(f"{name}.csv"): says for name, says in tables.items()}
-    lines |= {f"{fit.format('train.csv')} {more}": says for more, says in options.items()}
+    for more, says in options.items():  # each in place of the one that it is about
+        name = more.split()[0]
+        rest = re.sub(rf" {name} \S+", "", fit.format("train.csv"))
+        lines[f"{rest} {more}"] = says
     lines |= {
         fit.format("folder"): "is a folder",
         f"{fit.format('empty.csv')} --sample 10": "no rows",
@@ -419,6 +422,21 @@ def test_formats_go_to_files_and_streams_alike(here, denied):
         assert piped.stdout_bytes == Path("a.csv").read_bytes()
 
 
+def test_a_csv_file_has_no_formulas_and_whole_numbers_stay_whole(here, denied):
+    formula = "=cmd|' /C calc'!A0"
+    denied.assign(housing=formula, age=[*denied["age"][:5], None]).to_csv("odd.csv", index=False)
+    line = "explain loans.lapace odd.csv --target approved --free income,credit_score"
+    for options, mark in {"-o a.csv": "'", "-o a.csv --no-safe-csv": "", "-o a.csv.gz": "",
+                          "-o a.csv.gz --safe-csv": "'"}.items():  # fmt: skip
+        done(f"{line} {options}")
+        table = pd.read_csv(options.split()[1], dtype=str)
+        assert set(table["housing"]) == {mark + formula}
+        ages = set(table["age"].dropna()) | set(table["age_before"].dropna())
+        assert ages <= {str(age) for age in denied["age"]}
+    printed = done(f"{line} --format csv").stdout  # for another program
+    assert set(pd.read_csv(io.StringIO(printed))["housing"]) == {formula}
+
+
 def test_options_reach_the_library(here, denied, monkeypatch):
     (here / "more.toml").write_text('version = 2\nconstraints = ["income >= original"]\n')
     asked = {}
@@ -497,6 +515,8 @@ def test_wrong_input_of_explain(here, denied):
         f"{explain} -o a.xlsx": "a result ends in .csv, .csv.gz, .parquet or .json",
         f"{explain} -o denied.csv": "'denied.csv' is an input",
         f"{explain} --format csv -o a.json": "'a.json' cannot be written as csv",
+        f"{explain} -o a.csv -o b.csv": "--output is given 2 times. Give it once.",
+        f"{explain} --pick best --pick last": "--pick is given 2 times",
         f"{explain} --letters loans.toml": "'loans.toml' is a file",
         f"{explain} --classifier forest": "forest",
         f"{explain} --classifier gone.onnx": "gone.onnx",
@@ -581,6 +601,9 @@ def test_why_not_in_json_is_that_of_the_library(here, denied):
 def test_why_not_where_every_instance_has_a_counterfactual(here, denied):
     printed = done("why-not loans.lapace denied.csv").stdout
     assert printed == "Every instance has a counterfactual, or has the target already.\n"
+    denied.head(0).to_csv("empty.csv", index=False)
+    printed = done("why-not loans.lapace empty.csv --target approved").stdout
+    assert printed == "The table has no rows: there is nothing to explain.\n"
     Path("odd.csv").write_text("age,income,credit_score,housing\n30,1,600,rent\nold,1,600,rent\n")
     printed = done("why-not loans.lapace odd.csv --target approved --ids 1").stdout
     assert re.match(r"Instance 1: \? → \S+  malformed\n  .*'old' in row 1", printed)

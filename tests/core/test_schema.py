@@ -479,8 +479,11 @@ def test_a_reading_has_the_ids_of_its_rows():
     assert SCHEMA.read(rows).ids == SCHEMA.read(rows.set_index("id")).ids == ("A7", "B8")
     assert SCHEMA.read(as_records(rows)).ids == ("A7", "B8")
     assert SCHEMA.read(TABLE.head(2)).ids is None
+    assert SCHEMA.read(rows[rows["id"] == "B8"]).ids == ("B8",)  # what is filtered keeps its ids
+    assert SCHEMA.read(TABLE.iloc[[3, 1]]).ids == (3, 1)
     named = Schema.infer(rows, {"id": "categorical"})  # there it is a feature
     assert named.read(rows).ids is None
+    assert named.read(rows[rows["id"] == "B8"]).ids == (1,)
 
 
 def test_columns_that_are_missing_or_misspelt():

@@ -31,6 +31,7 @@ __all__ = [
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 KINDS = get_args(Kind)
 NUMBERS = ("lower", "upper", "resolution", "tolerance")
+YEAR, YEARS = "1234", (1500, 2200)  # the notation of years, and numbers that may be some
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class Feature:
         written: How the table writes the numbers of a continuous column, as an example:
             `€1,234.56`, `1234.56%`, `2024-12-31` for dates; empty for plain numbers.
         unit: What plain numbers are counted in, shown after them.
+        missing_values: Values that mean a missing one, such as -999. Missing cells are written as
+            the first of them; as empty cells where that is an empty text.
+        ignore_case: Whether categories that differ only in capitals or spaces are the same.
         derived: The expression that the column follows from, such as `"amount / months"`. It is
             computed again wherever one of its inputs changes, and is no change of its own.
         ranks: The percentiles that distances of a numeric column are counted in: some training
@@ -83,6 +87,8 @@ class Feature:
     tolerance: float = np.nan
     written: str = ""
     unit: str = ""
+    missing_values: tuple[Level, ...] = ()
+    ignore_case: bool = False
     derived: str | None = None
     ranks: Ranks = field(default=NO_RANKS, repr=False)  # files of older versions have none
     knots: Knots | None = field(default=None, repr=False, compare=False)
@@ -171,6 +177,11 @@ class Feature:
         return self.written in DATES
 
     @property
+    def holds_years(self) -> bool:
+        """Whether its numbers look like years, which have no mark between thousands."""
+        return self.integer and self.lower >= YEARS[0] and self.upper <= YEARS[1]
+
+    @property
     def span(self) -> float:
         """The width of the range: from the least value to the greatest."""
         return self.upper - self.lower or 1.0
@@ -232,13 +243,14 @@ class Feature:
         plain = None if self.is_date else plain_number(text)
         if plain is not None:
             return plain
-        return notation(self.written or "1,234.56").number(text)
+        separated = "" if self.written == YEAR else self.written
+        return notation(separated or "1,234.56").number(text)
 
     def _plain_text(self, cell: float) -> str:
         if abs(cell) >= 1e15:  # too many digits to read
             return f"{cell:.4g}"
         if self.integer or cell == round(cell):
-            return f"{cell:,.0f}"
+            return f"{cell:.0f}" if self.holds_years else f"{cell:,.0f}"
         if self.resolution:
             digits = decimals(self.resolution)
             text = f"{cell:,.{digits}f}"
@@ -292,8 +304,9 @@ SETTLED = {"drop": "Drop it", "id": "let it identify the rows"}  # else: say it 
 
 
 def say_in_python(kinds: Mapping[str, str]) -> str:
-    """Returns the argument that says what columns are."""
-    return f"schema={dict(kinds)}"
+    """Returns the argument that says what columns are; `number:12k` is how one is written."""
+    said = {name: kind.partition(":")[2] for name, kind in kinds.items()}
+    return f"schema={ {n: {'written': said[n]} if said[n] else k for n, k in kinds.items()} }"
 
 
 class ColumnError(InputError):
@@ -312,10 +325,12 @@ class ColumnError(InputError):
 
     def text(self, say: Say) -> str:
         """Returns the message in the words of Python, or of a command."""
-        *others, last = (
-            f"{SETTLED.get(kind) or f'say it is {kind!r}'} ({say({self.name: kind})})"
-            for kind in self.kinds
-        )
+        written = "say how it is written"  # number:1.23456k
+        words = [
+            SETTLED.get(k) or (written if ":" in k else f"say it is '{k}'") for k in self.kinds
+        ]
+        said = (say({self.name: kind}) for kind in self.kinds)
+        *others, last = (f"{way} ({how})" for way, how in zip(words, said, strict=True))
         listed = f"{', '.join(others)}, or {last}" if others else last
         return f"Column '{self.name}' {self.sentence} {listed}."
 

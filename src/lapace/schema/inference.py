@@ -33,10 +33,13 @@ from lapace.schema.columns import (
     PLAIN,
     column_notation,
     fitted,
+    folded,
+    means_missing,
     refuse_unreadable,
     resolution_of,
     seen_levels,
     text_notation,
+    tidied,
 )
 from lapace.schema.features import (
     KINDS,
@@ -46,10 +49,10 @@ from lapace.schema.features import (
     Override,
     column_error,
 )
-from lapace.schema.notation import DATES, plain_number
+from lapace.schema.notation import DATES, likely, plain_number
 from lapace.schema.ranks import RARE
-from lapace.schema.summary import FIELDS, LEFT_OUT, PROPOSED, SAID, Overrides
-from lapace.table import Coded, Column, Table, as_coded
+from lapace.schema.summary import FIELDS, LEFT_OUT, PROPOSED, SAID, Overrides, setting_line
+from lapace.table import Coded, Column, Level, Table, as_coded
 
 __all__ = ["infer_features", "no_column"]
 
@@ -59,6 +62,7 @@ SET = 12  # different numbers, at most, that are kept as a set where they are no
 KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
 SHOWN = 3  # values that a message lists
 WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
+BOUNDS = ("lower", "upper")
 SETTINGS = ("kind", "integer", *FIELDS)  # what may be declared of a column
 
 
@@ -122,13 +126,15 @@ def _pixels(table: Table) -> dict[str, Feature]:
 def infer(name: str, column: Column, override: Override | None = None) -> Feature:
     """Returns the feature of a training column."""
     refuse_unreadable(name, column)
+    settings = {**override} if isinstance(override, Mapping) else {"kind": override}
+    said = vars(override) if isinstance(override, Feature) else settings
+    column = tidied(column, _listed(said.get("missing_values")), bool(said.get("ignore_case")))
     if column.missing.all():
         raise ColumnError(name, "has no value in any row.", "drop")
     if override is None:
         return fitted(_guess(name, column), column)
     if not isinstance(override, Feature):
-        settings = override if isinstance(override, Mapping) else {"kind": override}
-        return fitted(_declared(name, column, dict(settings)), column)
+        return fitted(_declared(name, column, settings), column)
     if override.name != name:
         raise InputError(
             f"The override for column '{name}' is a Feature of the name '{override.name}'."
@@ -158,6 +164,7 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
         if key not in SETTINGS:
             hint = did_you_mean(key, SETTINGS) or f" There are: {', '.join(SETTINGS)}."
             raise column_error(name, f"has no setting '{key}'.{hint}")
+    settings = _without_missing(settings, column)
     word = settings.pop("kind", None)
     if word is not None and word not in (*KINDS, *SAID):
         hint = did_you_mean(word, (*SAID, *KINDS)) or f" There are: {', '.join(SAID)}."
@@ -175,7 +182,7 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
                 f"'{name}=date:31/12/2024' or schema={{'{name}': {{'written': '31/12/2024'}}}}; "
                 f"there are {', '.join(DATES)}.",
             )
-        for key in {"lower", "upper"} & settings.keys():
+        for key in {*BOUNDS} & settings.keys():
             if isinstance(text := settings[key], str):  # a date or an amount
                 settings[key] = Feature(name, "continuous", written=written).number(text)
                 if settings[key] is None:
@@ -183,6 +190,29 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
                     raise column_error(name, sentence)
         inferred = {k: v for k, v in vars(feature).items() if v == v}  # noqa: PLR0124  NaN
     return restore(Feature, {**inferred, **settings}, f"the declaration of column '{name}'")
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, list | tuple) else [] if values is None else [values]
+
+
+def _without_missing(settings: Mapping[str, Any], column: Column) -> dict[str, Any]:
+    """Returns settings in which no bound or category means missing, and categories are unlike."""
+    missing = _listed(settings.get("missing_values"))
+    kept = {k: v for k, v in settings.items() if k not in BOUNDS or v not in missing}
+    if missing:
+        kept["missing_values"] = missing
+    if kept.get("written"):  # it has numbers, whatever they were taken for
+        kept["kind"] = "date" if kept["written"] in DATES else "number"
+    if kept.get("kind") in ("number", "date"):
+        kept.pop("categories", None)
+    if "categories" in kept:
+        levels = [v for v in _listed(kept["categories"]) if not means_missing(v, missing)]
+        if kept.get("ignore_case"):
+            seen = {folded(level): level for level in seen_levels(column)}
+            levels = [*{folded(v): seen.get(folded(v), v) for v in levels}.values()]
+        kept["categories"] = levels
+    return kept
 
 
 def _feature(name: str, column: Column, kind: Any) -> Feature:
@@ -254,15 +284,26 @@ def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
 
 
 def _refuse_free_text(name: str, values: Coded, distinct: int) -> None:
-    """Raises for numbers with some other text among them, and where most texts occur once."""
+    """Raises for amounts written in several ways, numbers beside other text, and free text."""
     counts = np.bincount(values.codes[values.codes >= 0], minlength=len(values.levels))
+    found = likely([str(level) for level in values.seen])
+    if found is not None and distinct > TEXT_NUMBERS:
+        line = setting_line(name, "written", found.example)
+        what = f"holds {'dates' if found.example in DATES else 'amounts'}, not all written alike, "
+        what += f"as {_shown(values.seen)}. Write {line} in columns.toml, or:"
+        raise ColumnError(name, what, *LEFT_OUT, f"number:{found.example}")
     numbers = np.array([plain_number(str(level)) is not None for level in values.levels])
     rows, some = int(counts.sum()), int(counts[numbers].sum())
     if (numbers & (counts > 0)).sum() > TEXT_NUMBERS and 0.9 * rows <= some < rows:
-        others = [repr(values.levels[k]) for k in np.flatnonzero(~numbers & (counts > 0))]
-        listed = ", ".join(others[:SHOWN]) + (", …" if len(others) > SHOWN else "")
-        what = f"holds numbers, but in {rows - some:,} rows other text ({listed}). Mend those."
+        others = [values.levels[k] for k in np.flatnonzero(~numbers & (counts > 0))]
+        what = f"holds numbers, but in {rows - some:,} rows other text ({_shown(others)}). "
+        line = setting_line(name, "missing_values", others[:SHOWN])
+        what += f"Mend those; if they mean missing, write {line} in columns.toml."
         raise _unsettled(name, what, "categorical")
     if rows >= ENOUGH and distinct > rows / 2:
         what = f"holds {distinct:,} different values in {rows:,} rows, as names or free text do."
         raise _unsettled(name, what, "categorical")
+
+
+def _shown(values: Sequence[Level]) -> str:
+    return ", ".join(map(repr, values[:SHOWN])) + (", …" if len(values) > SHOWN else "")

@@ -103,8 +103,9 @@ class Schema:
             data: The training table, features only.
             overrides: For some columns the kind (`"categorical"` for a number that is a code,
                 `"number"` or `"date"` for text that writes them), `"drop"` to leave it out,
-                `"id"` where it only identifies the rows, a whole `Feature` or some of its settings, as `{"tolerance": 0.5}`; or a file that
-                says so, as `to_toml` writes it.
+                `"id"` where it only identifies the rows, a whole `Feature` or some of its
+                settings, as `{"missing_values": [-999]}`; or a file that says so, as `to_toml`
+                writes it.
             labels: The label of each row, where known: a column that says the same is refused.
 
         Examples:
@@ -132,7 +133,7 @@ class Schema:
         reading's own schema. A row that cannot be used (an infinity, text where a number belongs)
         is named in `problems` and costs no other row.
         """
-        table = self._matched(read(data))
+        table = self._matched(read(data, id_column="" if "id" in self.names else None))
         cells = np.full((len(table), len(self.features)), np.nan)
         problems: dict[int, str] = {}
         # A column named `id` identifies the rows only if it is not one of the features.
@@ -212,6 +213,11 @@ class Schema:
                 columns[feature.name] = Coded(coded.codes, texts)
             else:
                 columns[feature.name] = values
+            mark = next(iter(feature.missing_values), "")
+            if mark != "" and np.isnan(values).any():
+                coded = as_coded(columns[feature.name])
+                codes = np.where(coded.codes < 0, len(coded.levels), coded.codes)
+                columns[feature.name] = Coded(codes, (*coded.levels, mark))
         return columns
 
     # -- the matrix that the network sees ---------------------------------------------------------
@@ -414,7 +420,8 @@ class Schema:
     def as_numbers(self) -> Schema:
         """Returns the schema of a table with plain numbers where this one writes dates and amounts.
 
-        A classifier that takes numbers is then asked in frames with floats in these columns.
+        Missing cells are empty in it, whatever marks them in the table. A classifier that takes
+        numbers is then asked in frames with floats in these columns.
 
         Examples:
             >>> table = [{"rate": "15%"}, {"rate": "2%"}, {"rate": "7%"}]
@@ -422,8 +429,14 @@ class Schema:
             >>> schema.as_numbers().frame(schema.cells(table[:1]))
             [{'rate': 15.0}]
         """
-        written = [f.name for f in self.features if f.written]
-        return replace(self, template=self.template.with_floats(written))
+        text = self.template.holds_text
+        written = [
+            f.name for f in self.features if f.written or (f.kind == "continuous" and text(f.name))
+        ]
+        blanks = (("", *f.missing_values) if f.missing_values else () for f in self.features)
+        pairs = zip(self.features, blanks, strict=True)
+        features = tuple(replace(f, missing_values=empty) for f, empty in pairs)
+        return Schema(features, self.template.with_floats(written))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the schema as plain JSON values."""

@@ -308,12 +308,14 @@ def parse_costs(texts: Iterable[str]) -> dict[str, float] | None:
     Examples:
         >>> parse_costs(["income=2", "age=impossible"])
         {'income': 2.0, 'age': inf}
+        >>> parse_costs(["`Loan amount`=2"])  # as constraints write it
+        {'Loan amount': 2.0}
     """
     costs: dict[str, float] = {}
     for text in texts:
         name, _, cost = text.rpartition("=")
         try:
-            costs[name] = float("inf" if cost == "impossible" else cost)
+            costs[_unquoted(name)] = float("inf" if cost == "impossible" else cost)
         except ValueError:
             raise InputError(
                 f"The cost '{text}' is not understood. Write column=number, such as 'income=2', or "
@@ -338,7 +340,13 @@ def parse_label(labels: Iterable[Any], text: str | None) -> Any:
 
 def _split_names(text: str, known: Collection[str]) -> list[str]:
     """A name, which may have commas in it, or several names between commas."""
-    return [text] if text in known else [name.strip() for name in text.split(",")]
+    return [text] if text in known else [_unquoted(name) for name in text.split(",")]
+
+
+def _unquoted(name: str) -> str:
+    """A name without the backticks that constraints may need around it."""
+    quoted = re.fullmatch(r"\s*`(.*)`\s*", name)
+    return quoted[1].replace("``", "`") if quoted else name.strip()
 
 
 def all_fixed_but(text: str, schema: Schema) -> Constraint:

@@ -161,7 +161,8 @@ class _Binder:
         number = feature.number(text) if feature.kind == "continuous" else None
         if number is not None and not np.isnan(number):
             return Linear((), number)
-        if isinstance(side, Category) and feature.kind == "continuous":
+        amount = feature.written or re.search(r"\d", text)  # else it is meant for a category
+        if amount and feature.kind == "continuous" and text not in known and side.word is None:
             like = feature.text(feature.upper)
             self.fail(f"'{text}' is not written as '{name}' is, like {like}.")
         return side

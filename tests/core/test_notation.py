@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lapace import Feature, InputError, Schema
+from lapace.result.counterfactuals import records
 from lapace.schema.notation import DATES, MARKS, Notation, guess
 from lapace.schema.summary import remarks
 
@@ -375,8 +376,9 @@ def test_each_odd_column_has_one_message_with_the_line_that_mends_it(tmp_path):
         Schema.infer(frame)
     for name in refused:
         (line,) = [line for line in str(raised.value).splitlines() if f"n '{name}'" in line]
-        assert f"not all written alike, as '{frame[name][0]}'" in line
-        assert f"Write [columns.{name}] {lines[name]} in columns.toml" in line
+        first = {"loan": "1k", "profit": "(900)", "since": "01/01/2000"}[name]
+        assert f"not all written alike ('{first}', " in line
+        assert f"; in columns.toml: [columns.{name}] {lines[name]}. Say how it is written" in line
     used = frame.drop(columns=refused)
     schema = Schema.infer(used)
     said = remarks(schema.features)
@@ -429,6 +431,7 @@ def test_a_missing_cell_is_handed_on_as_the_table_marks_it_but_empty_to_a_model_
     np.testing.assert_array_equal(trained.cells(frame), cells)
     again = Schema.from_json(trained.to_json())
     assert again == trained
+    assert records(schema, cells)[1] == {"age": None, "plan": None, "cm": 2.5}  # as JSON has it
 
 
 def test_like_categories_are_one_also_where_a_spelling_is_new():

@@ -189,7 +189,8 @@ def records(schema: Schema, cells: Floats) -> list[dict[str, Any]]:
     dtypes = tuple(
         "text" if f.is_date else "integer" if f.integer else "number" for f in schema.features
     )
-    rows: list[dict[str, Any]] = schema.frame(cells, Template("records", schema.names, dtypes))
+    template = Template("records", schema.names, dtypes)
+    rows: list[dict[str, Any]] = template.build(schema.columns(cells, template, marked=False))
     return rows
 
 

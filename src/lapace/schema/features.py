@@ -300,7 +300,7 @@ def column_error(name: str, sentence: str) -> InputError:
 
 # How something is said of a column: its name and kind as an argument, or as options of a command.
 Say: TypeAlias = Callable[[Mapping[str, str]], str]
-SETTLED = {"drop": "Drop it", "id": "let it identify the rows"}  # else: say it is that kind
+SETTLED = {"drop": "drop it", "id": "let it identify the rows"}  # else: say it is that kind
 
 
 def say_in_python(kinds: Mapping[str, str]) -> str:
@@ -332,7 +332,7 @@ class ColumnError(InputError):
         said = (say({self.name: kind}) for kind in self.kinds)
         *others, last = (f"{way} ({how})" for way, how in zip(words, said, strict=True))
         listed = f"{', '.join(others)}, or {last}" if others else last
-        return f"Column '{self.name}' {self.sentence} {listed}."
+        return f"Column '{self.name}' {self.sentence} {listed[0].upper()}{listed[1:]}."
 
 
 class ColumnsError(InputError):

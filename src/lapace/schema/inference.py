@@ -49,7 +49,7 @@ from lapace.schema.features import (
     Override,
     column_error,
 )
-from lapace.schema.notation import DATES, likely, plain_number
+from lapace.schema.notation import DATES, likely, notation, plain_number
 from lapace.schema.ranks import RARE
 from lapace.schema.summary import FIELDS, LEFT_OUT, PROPOSED, SAID, Overrides, setting_line
 from lapace.table import Coded, Column, Level, Table, as_coded
@@ -59,7 +59,9 @@ __all__ = ["infer_features", "no_column"]
 ENOUGH = 50  # rows from which an identifier can be distinguished from a category
 TEXT_NUMBERS = 20  # different numbers in a column of text from which they are read as numbers
 SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
-KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
+KEY = re.compile(
+    r"(?i:(^|[\W_])(id|uuid|guid|key|ssn|iban|phone|no|nr|number|ref)\.?$)|[a-z](Id|ID|No|Key)$"
+)
 SHOWN = 3  # values that a message lists
 WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
 BOUNDS = ("lower", "upper")
@@ -245,8 +247,8 @@ def _guess(name: str, column: Column) -> Feature:
         raise _unsettled(name, "mixes numbers and text.", "categorical")
     if isinstance(values, Coded):
         distinct = int(values.used.sum())
-        notation = text_notation(column) if distinct > 2 else None
-        if notation is not None and (notation.example != PLAIN or distinct > TEXT_NUMBERS):
+        way = text_notation(column) if distinct > 2 else None
+        if way is not None and (way.example != PLAIN or distinct > TEXT_NUMBERS):
             return _feature(name, column, "continuous")
         _refuse_free_text(name, values, distinct)
         return _feature(name, column, "binary" if distinct == 2 else "categorical")
@@ -289,21 +291,24 @@ def _refuse_free_text(name: str, values: Coded, distinct: int) -> None:
     found = likely([str(level) for level in values.seen])
     if found is not None and distinct > TEXT_NUMBERS:
         line = setting_line(name, "written", found.example)
-        what = f"holds {'dates' if found.example in DATES else 'amounts'}, not all written alike, "
-        what += f"as {_shown(values.seen)}. Write {line} in columns.toml, or:"
-        raise ColumnError(name, what, *LEFT_OUT, f"number:{found.example}")
+        is_date, plain = found.example in DATES, notation("1,234.56")
+        seen = sorted(map(str, values.seen), key=lambda text: plain.number(text) is not None)
+        listed = _shown([*seen[: SHOWN - 1], *seen[-1:]], others=len(seen) > SHOWN)
+        what = f"holds {'dates' if is_date else 'amounts'}, not all written alike ({listed}); in "
+        kind = f"{'date' if is_date else 'number'}:{found.example}"
+        raise ColumnError(name, f"{what}columns.toml: {line}.", kind, "drop")
     numbers = np.array([plain_number(str(level)) is not None for level in values.levels])
     rows, some = int(counts.sum()), int(counts[numbers].sum())
     if (numbers & (counts > 0)).sum() > TEXT_NUMBERS and 0.9 * rows <= some < rows:
         others = [values.levels[k] for k in np.flatnonzero(~numbers & (counts > 0))]
         what = f"holds numbers, but in {rows - some:,} rows other text ({_shown(others)}). "
         line = setting_line(name, "missing_values", others[:SHOWN])
-        what += f"Mend those; if they mean missing, write {line} in columns.toml."
+        what += f"Mend those; if they mean missing, in columns.toml: {line}."
         raise _unsettled(name, what, "categorical")
     if rows >= ENOUGH and distinct > rows / 2:
         what = f"holds {distinct:,} different values in {rows:,} rows, as names or free text do."
         raise _unsettled(name, what, "categorical")
 
 
-def _shown(values: Sequence[Level]) -> str:
-    return ", ".join(map(repr, values[:SHOWN])) + (", …" if len(values) > SHOWN else "")
+def _shown(values: Sequence[Level], others: bool = False) -> str:
+    return ", ".join(map(repr, values[:SHOWN])) + ", …" * (others or len(values) > SHOWN)

@@ -200,8 +200,16 @@ class Schema:
         kind = template or self.template
         return kind.build(self.columns(cells, kind), after=after, ids=ids)
 
-    def columns(self, cells: Floats, template: Template) -> dict[str, Floats | Coded]:
-        """Returns cells as columns by name, which a template makes tables of."""
+    def columns(
+        self, cells: Floats, template: Template, *, marked: bool = True
+    ) -> dict[str, Floats | Coded]:
+        """Returns cells as columns by name, which a template makes tables of.
+
+        Args:
+            cells: The rows.
+            template: What the table is to be like.
+            marked: Whether a missing cell is the first of its column's `missing_values`.
+        """
         columns: dict[str, Floats | Coded] = {}
         for feature, values in zip(self.features, cells.T, strict=True):
             if feature.kind != "continuous":
@@ -214,7 +222,7 @@ class Schema:
             else:
                 columns[feature.name] = values
             mark = next(iter(feature.missing_values), "")
-            if mark != "" and np.isnan(values).any():
+            if marked and mark != "" and np.isnan(values).any():
                 coded = as_coded(columns[feature.name])
                 codes = np.where(coded.codes < 0, len(coded.levels), coded.codes)
                 columns[feature.name] = Coded(codes, (*coded.levels, mark))

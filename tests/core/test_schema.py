@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from lapace.errors import InputError
-from lapace.schema import Feature, Knots, Reading, Schema
+from lapace.schema import Feature, Knots, Reading, Schema, inference
 
 ROWS = 400
 EDUCATION = ["none", "school", "bachelor", "master"]
@@ -287,6 +287,21 @@ def test_a_schema_cannot_be_inferred_without_rows_or_columns():
 
 
 # --- overrides -------------------------------------------------------------------------------
+
+
+def test_a_wide_table_is_refused_at_once_unless_its_rows_are_images(monkeypatch):
+    wide = np.random.default_rng(0).integers(0, 2, (60, 1001))
+    with pytest.raises(
+        InputError, match=r"^The table has 1,001 columns; at most 1,000 can be used"
+    ):
+        Schema.infer(wide)
+    dropped = Schema.infer(pd.DataFrame(wide).add_prefix("c"), {"c7": "drop"})
+    assert len(dropped.names) == 1000
+    monkeypatch.setattr(inference, "MOST_CATEGORIES", 1999)
+    with pytest.raises(InputError, match=r"^The columns have 2,000 categories together; at most"):
+        Schema.infer(wide[:, :1000])
+    monkeypatch.setattr(inference, "MOST_COLUMNS", 10)
+    assert Schema.infer(np.random.default_rng(0).random((20, 4, 4))).shape == (4, 4)
 
 
 def test_a_kind_may_be_named():

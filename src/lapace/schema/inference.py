@@ -62,6 +62,13 @@ SET = 12  # different numbers, at most, that are kept as a set where they are no
 KEY = re.compile(
     r"(?i:(^|[\W_])(id|uuid|guid|key|ssn|iban|phone|no|nr|number|ref)\.?$)|[a-z](Id|ID|No|Key)$"
 )
+MOST_COLUMNS = 1000  # of a table; with more, a fit takes hours and many gigabytes
+MOST_CATEGORIES = 5000  # of all columns: how often each occurs with each is counted
+JOIN = (
+    "Drop those that the classifier does not use, and join those that say one thing: flags into one "
+    "category, amounts into a sum."
+)
+GROUP = "Drop columns of very many categories, or group their rare ones."
 SHOWN = 3  # values that a message lists
 WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
 BOUNDS = ("lower", "upper")
@@ -87,6 +94,8 @@ def infer_features(
     table = table.without([name for name, kind in overrides.items() if kind in LEFT_OUT])
     if not table.names:
         raise InputError("The table has no columns.")
+    wide = len(table.names) > MOST_COLUMNS and table.template.shape is None
+    _refuse_many(len(table.names) * wide, MOST_COLUMNS, "columns", JOIN)
     # `fit` itself refuses labels that are more or fewer than the rows.
     row_labels = labels if labels is not None and len(labels) == len(table) else ()
     features, errors = [], dict[str, InputError]()
@@ -99,7 +108,14 @@ def infer_features(
             errors[name] = error
     if errors:
         raise ColumnsError(errors)
+    categories = sum(len(feature.categories) for feature in features)
+    _refuse_many(categories, MOST_CATEGORIES, "categories in all columns together", GROUP)
     return tuple(features)
+
+
+def _refuse_many(count: int, most: int, what: str, remedy: str) -> None:
+    if count > most:
+        raise InputError(f"The table has {count:,} {what}; at most {most:,} can be used. {remedy}")
 
 
 def no_column(name: object, names: Sequence[str]) -> InputError:

@@ -298,7 +298,9 @@ def test_a_wide_table_is_refused_at_once_unless_its_rows_are_images(monkeypatch)
     dropped = Schema.infer(pd.DataFrame(wide).add_prefix("c"), {"c7": "drop"})
     assert len(dropped.names) == 1000
     monkeypatch.setattr(inference, "MOST_CATEGORIES", 1999)
-    with pytest.raises(InputError, match=r"^The columns have 2,000 categories together; at most"):
+    with pytest.raises(
+        InputError, match=r"^The table has 2,000 categories in all columns together"
+    ):
         Schema.infer(wide[:, :1000])
     monkeypatch.setattr(inference, "MOST_COLUMNS", 10)
     assert Schema.infer(np.random.default_rng(0).random((20, 4, 4))).shape == (4, 4)

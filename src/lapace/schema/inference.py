@@ -65,8 +65,8 @@ KEY = re.compile(
 MOST_COLUMNS = 1000  # of a table; with more, a fit takes hours and many gigabytes
 MOST_CATEGORIES = 5000  # of all columns: how often each occurs with each is counted
 JOIN = (
-    "Drop those that the classifier does not use, and join those that say one thing: flags into one "
-    "category, amounts into a sum."
+    "Drop those that the classifier does not use, and join those that say one thing: flags into "
+    "one category, amounts into a sum."
 )
 GROUP = "Drop columns of very many categories, or group their rare ones."
 SHOWN = 3  # values that a message lists

@@ -671,6 +671,36 @@ def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
     assert (some["gift"] == some["gift_before"]).all()
 
 
+def test_a_messy_table_is_read_as_meant_with_the_lines_that_messages_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"Client No": 7000 + 7 * k, "Post code": f"{k % 6 * 1100:05}",
+         "Age": 20 + k % 60 if k % 9 else -999, "Debt": f"{k}k" if k % 2 else str(37 * k),
+         "Home town": ["London", "london ", "York"][k % 3],
+         "Since": f"{k % 28 + 1:02}/{k % 12 + 1:02}/2019", "Fee": f"£{1000 + 7 * k:,}",
+         "Built": 1950 + k % 70, "Decision": "yes" if k % 2 else "no"}
+        for k in range(120)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv("messy.csv", index=False)
+    line = "schema messy.csv --label Decision"
+    asked = refused_lines(run(line))
+    options = re.findall(r"\((--(?:id|kind) .*?)\)[,.]", asked)
+    chosen = [o for o in options if o.startswith("--id") or ":" in o]
+    assert chosen == ["--id 'Client No'", "--kind Debt=number:1.23456k"]
+    shown = done(f"{line} {' '.join(chosen)} -o columns.toml").stdout
+    text = Path("columns.toml").read_text()
+    mends = re.findall(r"in columns.toml:\s+(\[.*?\])\s+(\w+ = \S+)", shown)
+    assert [mend for _, mend in mends] == ["missing_values = [-999]", "ignore_case = true"]
+    for section, mend in mends:
+        text = text.replace(f"{section}\n", f"{section}\n{mend}\n")
+    Path("columns.toml").write_text(text)
+    read = done(f"{line} --schema columns.toml").stdout
+    assert "columns.toml" not in read
+    for said in ("00000, 01100, 02200", "20 to 79", "London, York", "0 to 119k", "£1,000 to £1,833",
+                 "01/01/2019 to 28/12/2019", "1950 to 2019"):  # fmt: skip
+        assert said in read, said
+
+
 @pytest.mark.usefixtures("quick_fits")
 def test_columns_that_follow_from_others_are_shown_as_such(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

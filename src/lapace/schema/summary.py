@@ -43,7 +43,7 @@ FIELDS = (
     "description",
 )  # fmt: skip
 # Numbers that often stand for a missing one.
-STAND_INS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
+SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def _remarks_on_categories(feature: Feature) -> Remarks:
 
 
 def _remarks_on_numbers(feature: Feature) -> Remarks:
-    mark = _stand_in(feature)
+    mark = _sentinel(feature)
     if _is_constant(feature):
         yield "is the same in every row;", "kind", "drop"
     elif mark is not None:
@@ -152,16 +152,16 @@ def _remarks_on_numbers(feature: Feature) -> Remarks:
         yield f"holds years written as {feature.text(feature.upper)};", "written", YEAR
 
 
-def _stand_in(feature: Feature) -> int | None:
+def _sentinel(feature: Feature) -> int | None:
     """Returns the number of a column that looks as if it stood for a missing one."""
     values = [v for v in feature.categories if not isinstance(v, str)] or feature.ranks[0]
     if not feature.numeric or feature.is_date or len(values) < 3:
         return None
     least, second, last, greatest = values[0], values[1], values[-2], values[-1]
-    if least in STAND_INS and second >= 0:
+    if least in SENTINELS and second >= 0:
         return int(least)
     far = greatest - last > last - least
-    return int(greatest) if greatest in STAND_INS and far else None
+    return int(greatest) if greatest in SENTINELS and far else None
 
 
 def setting_line(name: str, key: str, value: Any) -> str:

@@ -271,7 +271,8 @@ def schema(
     reading = inferred.read(table).checked()
     features = reading.schema.features
     columns = rendering.grid(column_lines(features, reading.cells))
-    show(Padding(columns, (0, 0, 1, 0)), *map(Text, remarks(features)))
+    show(Padding(columns, (0, 0, 1, 0)))
+    write("".join(f"{remark}\n" for remark in remarks(features)))  # not wrapped: to be copied
     if where is not None:
         left_out = {name: "drop" for name, kind in training.overrides.items() if kind == "drop"}
         if training.identifier is not None:

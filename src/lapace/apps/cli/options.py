@@ -46,7 +46,7 @@ class Training:
 
     @cached_property
     def overrides(self) -> dict[str, Any]:
-        """What is said of columns, in the file and then by options."""
+        """The declarations of columns, in the file and then by options."""
         from lapace.schema import read_overrides
 
         dropped = dict.fromkeys(self.drop, "drop")

@@ -257,7 +257,7 @@ class Output:
             values: Makes plain JSON values.
             integers: Columns of whole numbers that may be empty.
             safe: Whether CSV is written without formulas; None where it goes to a file that ends
-                in `.csv`, which a person opens in a spreadsheet.
+                in `.csv`, which a spreadsheet may open.
         """
         from lapace.apps.io import csv_parts, write_frames
         from lapace.files import write_json

@@ -77,6 +77,9 @@ class Notation:
         >>> days = Notation("31/12/2024")
         >>> days.number("01/02/1970"), days.text(0)
         (31.0, '01/01/1970')
+        >>> thousands = Notation("1.23456k")
+        >>> thousands.number("1.2m"), [thousands.text(n) for n in (12_000, 2500, 1_170_000)]
+        (1200000.0, ['12k', '2500', '1.17m'])
     """
 
     example: str
@@ -151,14 +154,21 @@ class Notation:
             return f"({amount})" if value < 0 else amount
         prefix, thousands, decimal, suffix = self._parts
         sign = "-" if value < 0 else ""
-        for letters, scale in SCALES.items() if self._scales else ():
-            short = f"{abs(value) / scale:.3f}".rstrip("0").rstrip(".")
-            if abs(value) >= scale and np.isclose(float(short) * scale, abs(value), rtol=1e-12):
-                letters = letters.upper() if self._core.endswith("K") else letters  # noqa: PLW2901
-                return f"{sign}{prefix}{short}{letters}"
+        if self._scales:
+            return f"{sign}{prefix}{self._scaled(abs(value), decimals)}"
         if decimals == 1 and (_is_money(prefix) or _is_money(suffix)):
             decimals = 2
         return f"{sign}{prefix}{_body(abs(value), decimals, thousands, decimal)}{suffix}"
+
+    def _scaled(self, value: float, decimals: int) -> str:
+        """Returns a number in thousands, millions or billions where that is shorter, and exact."""
+        plain = _body(value, decimals, "", ".")
+        for letters, scale in SCALES.items():
+            short = f"{value / scale:.3f}".rstrip("0").rstrip(".")
+            exact = value >= scale and np.isclose(float(short) * scale, value, rtol=1e-12)
+            if exact and len(short + letters) < len(plain):
+                return short + (letters.upper() if self._core.endswith("K") else letters)
+        return plain
 
     def writes(self, text: str) -> bool:
         """Returns whether a text is written in this notation in every part, its decimals apart.

@@ -501,6 +501,11 @@ def test_a_reading_has_the_ids_of_its_rows():
     named = Schema.infer(rows, {"id": "categorical"})  # there it is a feature
     assert named.read(rows).ids is None
     assert named.read(rows[rows["id"] == "B8"]).ids == (1,)
+    declared = Schema.infer(rows.rename(columns={"id": "ref"}), {"ref": "id"})
+    assert "ref" not in declared.names
+    for table in (rows.rename(columns={"id": "ref"}), rows.set_index("id").rename_axis("ref")):
+        assert declared.read(table).ids == ("A7", "B8")
+        assert declared.as_numbers().read(table).template.index == ("ref",)
 
 
 def test_columns_that_are_missing_or_misspelt():

@@ -116,9 +116,11 @@ class Schema:
             ((10, 20, 30), array([1., 2., 0., 2., 1.]))
         """
         table = read(data)
-        features = infer_features(table, read_overrides(overrides), labels)
+        said = read_overrides(overrides)
+        features = infer_features(table, said, labels)
         kept = table.template.select([feature.name for feature in features])
-        schema = cls(features, replace(kept, index=()))
+        index = tuple(name for name, kind in said.items() if kind == "id")[:1]
+        schema = cls(features, replace(kept, index=index))
         schema.derived  # noqa: B018  refuses unknown inputs and circles
         # Pixels share one scale: passing others at one pixel is no effort.
         return schema if schema.shape is None else schema.by_range()
@@ -133,7 +135,8 @@ class Schema:
         reading's own schema. A row that cannot be used (an infinity, text where a number belongs)
         is named in `problems` and costs no other row.
         """
-        table = self._matched(read(data, id_column="" if "id" in self.names else None))
+        named = next(iter(self.template.index), "" if "id" in self.names else None)
+        table = self._matched(read(data, id_column=None if named is None else str(named)))
         cells = np.full((len(table), len(self.features)), np.nan)
         problems: dict[int, str] = {}
         # A column named `id` identifies the rows only if it is not one of the features.

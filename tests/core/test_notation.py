@@ -434,6 +434,16 @@ def test_a_missing_cell_is_handed_on_as_the_table_marks_it_but_empty_to_a_model_
     assert records(schema, cells)[1] == {"age": None, "plan": None, "cm": 2.5}  # as JSON has it
 
 
+def test_json_has_dates_as_they_came_and_amounts_as_numbers():
+    table = [
+        {"since": f"{k % 28 + 1:02}/03/2019", "rate": f"{k / 10}%", "fee": f"£{k}"}
+        for k in range(60)
+    ]
+    schema = Schema.infer(table)
+    row = {"since": "14/03/2019", "rate": 1.3, "fee": 13}  # of decimals, too
+    assert records(schema, schema.cells(table))[13] == row
+
+
 def test_like_categories_are_one_also_where_a_spelling_is_new():
     schema = Schema.infer([{"town": t} for t in ("Ulm", "ULM", "Ulm", "Bonn")],
                           {"town": {"ignore_case": True}})  # fmt: skip

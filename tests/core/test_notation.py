@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 import re
 
 import numpy as np
@@ -293,6 +294,7 @@ def test_all_columns_that_need_a_word_are_named_at_once():
         (line,) = [line for line in lines if line.startswith(f"  Column '{name}' ")]
         assert f"{words} Drop it (schema={{'{name}': 'drop'}})" in line
     assert "--" not in str(raised.value)  # options are the command line's words
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
     dropped = eval(lines[-1].removeprefix("All of them dropped: schema="))
     assert set(dropped) == set(frame) - {"age"}
     kinds = {**dropped, "verdict": "binary", "key": "id"}

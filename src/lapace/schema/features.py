@@ -323,6 +323,9 @@ class ColumnError(InputError):
         self.name, self.sentence, self.kinds = name, sentence, kinds
         super().__init__(self.text(say_in_python))
 
+    def __reduce__(self) -> Any:  # from another process it comes as a message
+        return InputError, (str(self),)
+
     def text(self, say: Say) -> str:
         """Returns the message in the words of Python, or of a command."""
         written = "say how it is written"  # number:1.23456k
@@ -341,6 +344,9 @@ class ColumnsError(InputError):
     def __init__(self, errors: Mapping[str, InputError]) -> None:
         self.errors = errors
         super().__init__(self.text(say_in_python))
+
+    def __reduce__(self) -> Any:
+        return InputError, (str(self),)
 
     def text(self, say: Say) -> str:
         """Returns the message in the words of Python, or of a command."""

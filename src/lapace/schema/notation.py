@@ -8,7 +8,7 @@ A notation is named by an example of itself: `€1,234.56`, `1.234,56 €`, `15%
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, cached_property
@@ -246,14 +246,10 @@ def likely(texts: Sequence[str]) -> Notation | None:
     """
     present = _present(texts)
     reading = [n for n in _reading(present) if n.example in DATES or _is_known(n)]
-    money = next((m[0] for m in map(MONEY.search, present) if m), "")
-    if any(re.match(r"0\d", text) for text in present):
-        money = "?"  # codes, no amounts
-    for core in (f"{money}{SCALED}k", f"({money}1,234.56)", f"({money}{SCALED}k)"):
-        if present and not reading and money != "?":
-            reading += [
-                n for n in [notation(core)] if all(n.number(t) is not None for t in present)
-            ]
+    if not reading and not any(re.match(r"0\d", text) for text in present):  # else they are codes
+        money = next((m[0] for m in map(MONEY.search, present) if m), "")
+        examples = (f"{money}{SCALED}k", f"({money}1,234.56)", f"({money}{SCALED}k)")
+        reading = _that_read(present, map(notation, examples))
     return next(iter(reading), None)
 
 
@@ -271,14 +267,17 @@ def _reading(present: Sequence[str]) -> list[Notation]:
     """Returns the notations that read every one of some texts, the likelier first."""
     candidates = [notation(example) for example in DATES]
     matches = [NUMBER.fullmatch(text) for text in present]
-    affixed = next(
-        (m for m in matches if m and (m["prefix"] or m["suffix"])), next(iter(matches), None)
-    )
+    some = [m for m in matches if m and (m["prefix"] or m["suffix"])]
+    affixed = next(iter(some or matches), None)
     if affixed and _is_affix(affixed["prefix"].strip(), _plain_spaces(affixed["suffix"])):
         bodies = [match["body"] for match in matches if match is not None]
         bodies = [_body(1234.56, 2, *marks) for marks in _likely_marks(affixed, bodies)]
         candidates += [notation(affixed["prefix"] + body + affixed["suffix"]) for body in bodies]
-    return [n for n in candidates if present and all(n.number(t) is not None for t in present)]
+    return _that_read(present, candidates)
+
+
+def _that_read(present: Sequence[str], ways: Iterable[Notation]) -> list[Notation]:
+    return [n for n in ways if present and all(n.number(text) is not None for text in present)]
 
 
 def _likely_marks(affixed: re.Match[str], bodies: Sequence[str]) -> Sequence[tuple[str, str]]:

@@ -89,7 +89,7 @@ def test_from_a_new_table_to_an_explanation_response(tmp_path, monkeypatch):
     assert err == (
         "lapace: Column 'customer no.' only numbers the rows. Drop it (--drop 'customer no.'), let "
         "it identify the rows (--id 'customer no.'), or say it is 'number' (--kind "
-        "'customer no.=number', in Python schema={'customer no.': 'number'}).\n"
+        "'customer no.=number').\n"
     )
     assert not list(tmp_path.glob("churn*"))
 

@@ -303,6 +303,7 @@ ALONE = {
     "docs/how-to/classifiers.md",
     "docs/how-to/examples.md",
     "docs/how-to/images.md",
+    "docs/how-to/prepare-csv.md",
     "docs/how-to/regressor.md",
     "docs/how-to/remote.md",
     "docs/how-to/serving.md",

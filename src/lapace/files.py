@@ -17,13 +17,23 @@ import shutil
 import socket
 import stat
 import zipfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lapace.errors import InputError, first_line
 
-__all__ = ["largest", "read_json", "temporary_path", "unpack", "write_json", "write_whole"]
+__all__ = [
+    "largest",
+    "parse_json",
+    "read_json",
+    "temporary_path",
+    "unique_names",
+    "unpack",
+    "write_json",
+    "write_whole",
+]
 
 LARGEST = 3 * 2**26  # bytes of all parts of an archive, and of the objects its JSON becomes
 VARIABLE = "LAPACE_LARGEST"
@@ -60,6 +70,10 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):  # a full disk names no file
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -109,6 +123,29 @@ def read_json(path: str | Path, what: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}' could not be read as {what}: {first_line(error)}") from None
+
+
+def parse_json(parts: Mapping[str, bytes], name: str) -> Any:
+    """Reads one JSON part of an archive; refuses a name that is twice in one object."""
+    try:
+        return json.loads(parts[name], object_pairs_hook=unique_names)
+    except InputError as error:
+        raise InputError(f"The file is damaged: in {name}, {error}.") from None
+
+
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the members of a JSON object; raises where two have the same name.
+
+    Examples:
+        >>> unique_names([("age", 1), ("age", 2)])
+        Traceback (most recent call last):
+        lapace.errors.InputError: 'age' is twice in one object
+    """
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise InputError(f"'{name[:80]}' is twice in one object")
+    return members
 
 
 def largest() -> int:

@@ -128,6 +128,12 @@ def denied(here):
     return pd.read_csv(DENIED)
 
 
+def refused_lines(result):
+    """A message of several lines about wrong input."""
+    assert result.exit_code == 2, (result.exit_code, result.stdout, result.stderr)
+    return result.stderr
+
+
 def refused(result):
     """The one sentence about wrong input."""
     assert result.exit_code == 2, (result.exit_code, result.stdout, result.stderr)
@@ -330,7 +336,10 @@ def test_wrong_input_of_fit(here, denied):
     }
     fit = "fit {} --classifier forest --label label -o new.lapace"
     lines = {fit.format(f"{name}.csv"): says for name, says in tables.items()}
-    lines |= {f"{fit.format('train.csv')} {more}": says for more, says in options.items()}
+    for more, says in options.items():  # each in place of the one that it is about
+        name = more.split()[0]
+        rest = re.sub(rf" {name} \S+", "", fit.format("train.csv"))
+        lines[f"{rest} {more}"] = says
     lines |= {
         fit.format("folder"): "is a folder",
         f"{fit.format('empty.csv')} --sample 10": "no rows",
@@ -413,6 +422,21 @@ def test_formats_go_to_files_and_streams_alike(here, denied):
         assert piped.stdout_bytes == Path("a.csv").read_bytes()
 
 
+def test_a_csv_file_has_no_formulas_and_whole_numbers_stay_whole(here, denied):
+    formula = "=cmd|' /C calc'!A0"
+    denied.assign(housing=formula, age=[*denied["age"][:5], None]).to_csv("odd.csv", index=False)
+    line = "explain loans.lapace odd.csv --target approved --free income,credit_score"
+    for options, mark in {"-o a.csv": "'", "-o a.csv --no-safe-csv": "", "-o a.csv.gz": "",
+                          "-o a.csv.gz --safe-csv": "'"}.items():  # fmt: skip
+        done(f"{line} {options}")
+        table = pd.read_csv(options.split()[1], dtype=str)
+        assert set(table["housing"]) == {mark + formula}
+        ages = set(table["age"].dropna()) | set(table["age_before"].dropna())
+        assert ages <= {str(age) for age in denied["age"]}
+    printed = done(f"{line} --format csv").stdout  # for another program
+    assert set(pd.read_csv(io.StringIO(printed))["housing"]) == {formula}
+
+
 def test_options_reach_the_library(here, denied, monkeypatch):
     (here / "more.toml").write_text('version = 2\nconstraints = ["income >= original"]\n')
     asked = {}
@@ -492,6 +516,8 @@ def test_wrong_input_of_explain(here, denied):
         f"{explain} -o a.xlsx": "a result ends in .csv, .csv.gz, .parquet or .json",
         f"{explain} -o denied.csv": "'denied.csv' is an input",
         f"{explain} --format csv -o a.json": "'a.json' cannot be written as csv",
+        f"{explain} -o a.csv -o b.csv": "--output is given 2 times. Give it once.",
+        f"{explain} --pick best --pick last": "--pick is given 2 times",
         f"{explain} --letters loans.toml": "'loans.toml' is a file",
         f"{explain} --classifier forest": "forest",
         f"{explain} --classifier gone.onnx": "gone.onnx",
@@ -599,6 +625,9 @@ def test_why_not_in_json_is_that_of_the_library(here, denied):
 def test_why_not_where_every_instance_has_a_counterfactual(here, denied):
     printed = done("why-not loans.lapace denied.csv").stdout
     assert printed == "Every instance has a counterfactual, or has the target already.\n"
+    denied.head(0).to_csv("empty.csv", index=False)
+    printed = done("why-not loans.lapace empty.csv --target approved").stdout
+    assert printed == "The table has no rows: there is nothing to explain.\n"
     Path("odd.csv").write_text("age,income,credit_score,housing\n30,1,600,rent\nold,1,600,rent\n")
     printed = done("why-not loans.lapace odd.csv --target approved --ids 1").stdout
     assert re.match(r"Instance 1: \? → \S+  malformed\n  .*'old' in row 1", printed)
@@ -643,9 +672,14 @@ def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
     frame = pd.DataFrame({"patient": np.arange(100, 300), "age": rng.integers(20, 80, 200)})
     frame["gift"] = rng.choice(["yes", "no"], 200)
     frame["sick"] = frame["age"] + rng.integers(-3, 4, 200) > 50
+    frame["note"] = [f"seen on day {k}" for k in range(200)]
     frame.to_csv("patients.csv", index=False)
+    done("schema patients.csv --label sick --id patient --drop note -o columns.toml")
     fit = "fit patients.csv --classifier boosting --label sick --n-prototypes 1 -o p.lapace"
-    assert "Free to change: age, gift. To keep one" in done(f"{fit} --id patient").stdout
+    assert "--drop patient --drop note" in refused_lines(run(fit))
+    fitted = done(f"{fit} --schema columns.toml").stdout  # it has what --id and --drop said
+    assert "Free to change: age, gift. To keep one" in fitted
+    frame = frame.drop(columns="note")
 
     line = "explain p.lapace patients.csv --target"
     old = frame["age"].idxmax()
@@ -663,6 +697,36 @@ def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
     some = pd.read_csv("some.csv")
     assert set(some["id"]) <= set(frame["patient"])
     assert (some["gift"] == some["gift_before"]).all()
+
+
+def test_a_messy_table_is_read_as_meant_with_the_lines_that_messages_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"Client No": 7000 + 7 * k, "Post code": f"{k % 6 * 1100:05}",
+         "Age": 20 + k % 60 if k % 9 else -999, "Debt": f"{k}k" if k % 2 else str(37 * k),
+         "Home town": ["London", "london ", "York"][k % 3],
+         "Since": f"{k % 28 + 1:02}/{k % 12 + 1:02}/2019", "Fee": f"£{1000 + 7 * k:,}",
+         "Built": 1950 + k % 70, "Decision": "yes" if k % 2 else "no"}
+        for k in range(120)
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv("messy.csv", index=False)
+    line = "schema messy.csv --label Decision"
+    asked = refused_lines(run(line))
+    options = re.findall(r"\((--(?:id|kind) .*?)\)[,.]", asked)
+    chosen = [o for o in options if o.startswith("--id") or ":" in o]
+    assert chosen == ["--id 'Client No'", "--kind Debt=number:1.23456k"]
+    shown = done(f"{line} {' '.join(chosen)} -o columns.toml").stdout
+    text = Path("columns.toml").read_text()
+    mends = re.findall(r"in columns.toml:\s+(\[.*?\])\s+(\w+ = \S+)", shown)
+    assert [mend for _, mend in mends] == ["missing_values = [-999]", "ignore_case = true"]
+    for section, mend in mends:
+        text = text.replace(f"{section}\n", f"{section}\n{mend}\n")
+    Path("columns.toml").write_text(text)
+    read = done(f"{line} --schema columns.toml").stdout
+    assert "columns.toml" not in read
+    for said in ("00000, 01100, 02200", "20 to 79", "London, York", "0 to 119k", "£1,000 to £1,833",
+                 "01/01/2019 to 28/12/2019", "1950 to 2019"):  # fmt: skip
+        assert said in read, said
 
 
 @pytest.mark.usefixtures("quick_fits")

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapace import InputError
-from lapace.apps.io import TableFile, csv_parts, read_file, reading, write_frames
+from lapace.apps.io import TableFile, csv_parts, read_file, reading, sources, write_frames
 
 CELLS = {
     "whole": [str(i) for i in range(12)],
@@ -216,6 +216,27 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         read_file(stream(CSV))
 
 
+def test_codes_keep_their_leading_zeros_whole_and_in_chunks():
+    text = "postcode,day,amount,share\n01234,01/02/2024,7,0.5\n99999,03/02/2024,0,0\n,,10,00\n"
+    for frame in (read_file(stream(text.encode())), joined(TableFile(stream(text.encode())), 1)):
+        assert frame["postcode"].fillna("").tolist() == ["01234", "99999", ""]
+        assert frame["share"].tolist() == ["0.5", "0", "00"]
+        assert frame["amount"].tolist() == [7, 0, 10]
+    quoted = 'id;code\n1;"0042"\n2;17\n'
+    assert read_file(stream(quoted.encode()))["code"].tolist() == ["0042", "17"]
+
+
+@pytest.mark.parametrize(
+    "content", ["x" * 3_000, "a,b\n1," + "2" * 3_000, 'a,b\n1,"' + "2\n" * 3_000]
+)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_line_is_bounded_before_it_is_held(content, zipped, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST", 1_000)
+    data = content.encode()
+    with pytest.raises(InputError, match=r"longer than 1,000 characters|larger than field limit"):
+        read_file(stream(gzip.compress(data) if zipped else data))
+
+
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -288,3 +309,24 @@ def test_a_named_index_is_written_and_another_is_not(tmp_path):
         assert read_file(path).to_dict("list") == {"id": ["p", "q"], "x": [1, 2]}
         write_frames([pd.DataFrame({"x": [1, 2]}, index=["p", "q"])], path)
         assert read_file(path).to_dict("list") == {"x": [1, 2]}
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.Table.from_pydict])
+def test_a_spreadsheet_computes_nothing_of_a_safe_file(make, tmp_path):
+    path = tmp_path / "out.csv"
+    cells = ["=cmd|' /C calc'!A0", "@A1", "-2+3", "\t=1", "-5", "+1.5 %", "plain", None]
+    frame = make({"=name": cells, "n": [-1] * 8})
+    write_frames([frame], path, safe=True)
+    back = pd.read_csv(path)
+    assert list(back) == ["'=name", "n"]
+    assert back["'=name"].fillna("").tolist() == [
+        "'=cmd|' /C calc'!A0", "'@A1", "'-2+3", "'\t=1", "-5", "+1.5 %", "plain", ""
+    ]  # fmt: skip
+    assert back["n"].tolist() == [-1] * 8
+    write_frames([frame], path)
+    assert pd.read_csv(path)["=name"].fillna("").tolist() == [*cells[:-1], ""]
+
+
+def test_whole_numbers_beside_gaps_are_written_as_such(tmp_path):
+    frame = pd.DataFrame({"age": [68.0, None], "height": [1.0, None]})
+    assert "".join(csv_parts([frame], ["age"])) == "age,height\n68,1.0\n,\n"

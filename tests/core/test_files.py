@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -88,3 +89,13 @@ def test_json_says_what_it_should_have_held(tmp_path):
         read_json(path, "a report")
     with pytest.raises(InputError, match=r"There is no file '.*b.json' to read a report from"):
         read_json(tmp_path / "b.json", "a report")
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write_whole(tmp_path / "out.csv", full)
+    assert raised.value.filename == str(tmp_path / "out.csv")
+    assert list(tmp_path.iterdir()) == []

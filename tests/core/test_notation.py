@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lapace import Feature, InputError, Schema
+from lapace.result.counterfactuals import records
 from lapace.schema.notation import DATES, MARKS, Notation, guess
 from lapace.schema.summary import remarks
 
@@ -145,6 +148,7 @@ cell = st.tuples(st.integers(0, 2), st.integers(-40_000, 40_000))
 
 @given(st.lists(ways, min_size=1, max_size=3), st.lists(cell, min_size=1, max_size=30))
 @example(["1234.56", "1234.56more"], [(0, 2), (0, 3), (0, 4), (1, 5)])
+@example(["1,234.56", "1.234,56"], [(0, 0), (0, 1000), (1, 1000)])
 def test_every_cell_is_written_back_as_it_came(ways, cells):
     texts = [Notation(ways[way % len(ways)]).text(float(number)) for way, number in cells]
     frame = pd.DataFrame({"x": texts})
@@ -288,11 +292,15 @@ def test_all_columns_that_need_a_word_are_named_at_once():
         "verdict": "says the same as the label in every row.",
     }.items():
         (line,) = [line for line in lines if line.startswith(f"  Column '{name}' ")]
-        assert f"{words} Drop it (--drop {name})" in line
-    assert lines[-1].endswith("--drop ID --drop notes --drop key --drop nothing --drop verdict")
-    dropped = dict.fromkeys(("order", "customer_id", "ID", "notes", "nothing"), "drop")
-    schema = Schema.infer(frame, {**dropped, "key": "drop", "verdict": "binary"}, labels=labels)
+        assert f"{words} Drop it (schema={{'{name}': 'drop'}})" in line
+    assert "--" not in str(raised.value)  # options are the command line's words
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    dropped = eval(lines[-1].removeprefix("All of them dropped: schema="))
+    assert set(dropped) == set(frame) - {"age"}
+    kinds = {**dropped, "verdict": "binary", "key": "id"}
+    schema = Schema.infer(frame, kinds, labels=labels)
     assert schema.names == ("age", "verdict")
+    assert Schema.infer(frame.set_index("key"), kinds, labels=labels) == schema
 
 
 def test_many_texts_are_remarked_upon_and_long_ones_are_seen_to_be_cut():
@@ -334,25 +342,121 @@ def test_a_schema_shows_how_the_table_was_read():
     assert "some" in by_name["debt"]
     assert "2 < 4 < 8 < 16" in by_name["ram"]
     assert remarks(schema.features) == [
-        "'code' holds numbers as text: --kind code=number",
-        "'same' is the same in every row: --drop same",
+        "'code' holds numbers as text; in columns.toml: [columns.code] kind = \"number\"",
+        "'same' is the same in every row; in columns.toml: [columns.same] kind = \"drop\"",
     ]
 
 
-def test_categories_that_differ_only_in_capitals_or_spaces_are_remarked_upon():
-    frame = pd.DataFrame(
-        {
-            "home": np.resize(["Yes", "yes", "YES ", "No"], ROWS),
-            "flag": np.resize(["y", "Y"], ROWS),
-            "plan": np.resize(["basic", "  ", "pro"], ROWS),
-        }
-    )
-    alike = "as different categories: if they mean the same, write them alike in the table"
-    assert remarks(Schema.infer(frame).features) == [
-        f"'home' has 'YES ', 'Yes', 'yes' {alike}",
-        f"'flag' has 'Y', 'y' {alike}",
-        "'plan' has blank texts as a category: empty their cells if they mean missing",
+def odd():
+    """A table of what new users' tables have: one column for each, and the lines that mend them."""
+    rng = np.random.default_rng(5)
+    amounts = [*(f"{n}" for n in range(300, 400)), *(f"{n / 10:g}k" for n in range(10, 150))]
+    losses = [f"({n})" if n % 3 == 0 else f"{n:,}" for n in range(900, 900 + ROWS)]
+    columns = {
+        "home": (np.resize(["Yes", "yes", "YES ", "No", "Yes"], ROWS), "ignore_case = true"),
+        "home town": (np.resize(["London", "london ", "Leeds"], ROWS), "ignore_case = true"),
+        "plan": (np.resize(["basic", "  ", "pro"], ROWS), 'missing_values = [""]'),
+        "age": (np.where(np.arange(ROWS) % 9, rng.integers(18, 80, ROWS), -999),
+                "missing_values = [-999]"),
+        "grade": (np.resize([2, 4, 8, 9999], ROWS), "missing_values = [9999]"),
+        "built": ([f"{n:,}" for n in rng.integers(1950, 2020, ROWS)], 'written = "1234"'),
+        "debt": (np.resize(["900", "12k", "1.2m", "7", "55"], ROWS), 'written = "1.23456k"'),
+        "loan": (amounts, 'written = "1.23456k"'),
+        "gain": (np.resize(["£80", "(£79)", "£1,200"], ROWS), 'written = "(£1,234.56)"'),
+        "profit": (losses, 'written = "(1,234.56)"'),
+        "since": ([f"{n % 12 + 1:02}/{n % 7 + 1:02}/{2000 + n % 20}" for n in range(ROWS)],
+                  'written = "31/12/2024"'),
+    }  # fmt: skip
+    frame = pd.DataFrame({name: cells for name, (cells, _) in columns.items()})
+    return frame, {name: line for name, (_, line) in columns.items()}
+
+
+def test_each_odd_column_has_one_message_with_the_line_that_mends_it(tmp_path):
+    frame, lines = odd()
+    refused = ["loan", "profit", "since"]
+    with pytest.raises(InputError) as raised:
+        Schema.infer(frame)
+    for name in refused:
+        (line,) = [line for line in str(raised.value).splitlines() if f"n '{name}'" in line]
+        first = {"loan": "1k", "profit": "(900)", "since": "01/01/2000"}[name]
+        assert f"not all written alike ('{first}', " in line
+        assert f"; in columns.toml: [columns.{name}] {lines[name]}. Say how it is written" in line
+    used = frame.drop(columns=refused)
+    schema = Schema.infer(used)
+    said = remarks(schema.features)
+    assert len(said) == len(used.columns)
+    for name, text in zip(used, said, strict=True):
+        key = f'"{name}"' if " " in name else name
+        assert text.startswith(f"'{name}' ")
+        assert text.endswith(f"in columns.toml: [columns.{key}] {lines[name]}"), text
+
+    # The lines work in a file that `to_toml` wrote, in place of one that says otherwise, and alone.
+    written, alone = schema.to_toml(), "version = 1\n"
+    for name, line in lines.items():
+        section = f'[columns."{name}"]\n' if " " in name else f"[columns.{name}]\n"
+        alone += f"{section}{line}\n"
+        before, _, rest = written.partition(section)
+        own, gap, after = rest.partition("\n\n")
+        own = re.sub(f"(?m)^{line.split()[0]} = .*\n?", "", own)
+        written = f"{before}\n{section}{line}\n{own}{gap}{after}"
+    for text in (alone, written):
+        path = tmp_path / "columns.toml"
+        path.write_text(text)
+        mended = Schema.infer(frame, path)
+        assert remarks(mended.features) == []
+        assert mended["home"].levels == ("No", "Yes")
+        assert mended["home town"].levels == ("Leeds", "London")
+        assert mended["plan"].levels == ("basic", "pro")
+        assert mended["plan"].missing
+        assert mended["age"].lower >= 18
+        assert mended["grade"].upper <= 8
+        assert mended["built"].text(2014) == "2014"
+        assert [mended["debt"].text(n) for n in (12e3, 1.2e6, 950)] == ["12k", "1.2m", "950"]
+        assert mended["gain"].lower == -79
+        assert mended["gain"].text(-1200) == "(£1,200)"
+        assert mended["since"].is_date
+        assert np.isnan(mended.cells(frame)).any(axis=0).tolist() == [
+            *[False] * 2, *[True] * 3, *[False] * 6
+        ]  # fmt: skip
+
+
+def test_a_missing_cell_is_handed_on_as_the_table_marks_it_but_empty_to_a_model_trained_here():
+    frame = pd.DataFrame({"age": [31, -999, 44], "plan": ["a", "?", "b"], "cm": [1.5, 2.5, -999]})
+    marks = {"age": {"missing_values": -999}, "plan": {"missing_values": ["?"]},
+             "cm": {"missing_values": [-999]}}  # fmt: skip
+    schema = Schema.infer(frame, marks)
+    cells = schema.cells(frame)
+    assert np.isnan(cells).sum(axis=0).tolist() == [1, 1, 1]
+    pd.testing.assert_frame_equal(schema.frame(cells), frame)
+    trained = schema.as_numbers()
+    assert trained.frame(cells).isna().sum().tolist() == [1, 1, 1]
+    np.testing.assert_array_equal(trained.cells(frame), cells)
+    again = Schema.from_json(trained.to_json())
+    assert again == trained
+    assert records(schema, cells)[1] == {"age": None, "plan": None, "cm": 2.5}  # as JSON has it
+
+
+def test_json_has_dates_as_they_came_and_amounts_as_numbers():
+    table = [
+        {"since": f"{k % 28 + 1:02}/03/2019", "rate": f"{k / 10}%", "fee": f"£{k}"}
+        for k in range(60)
     ]
+    schema = Schema.infer(table)
+    row = {"since": "14/03/2019", "rate": 1.3, "fee": 13}  # of decimals, too
+    assert records(schema, schema.cells(table))[13] == row
+
+
+def test_like_categories_are_one_also_where_a_spelling_is_new():
+    schema = Schema.infer([{"town": t} for t in ("Ulm", "ULM", "Ulm", "Bonn")],
+                          {"town": {"ignore_case": True}})  # fmt: skip
+    reading = schema.read([{"town": "ulm "}, {"town": "Köln"}])
+    assert reading.schema["town"].levels == ("Bonn", "Ulm", "Köln")
+    assert reading.cells.ravel().tolist() == [1, 2]
+
+
+def test_years_have_no_mark_between_thousands():
+    assert one(np.arange(ROWS) % 30 + 1990).text(2014) == "2014"
+    assert one(np.arange(1900, 1900 + 7 * ROWS, 7)).text(2014) == "2,014"
 
 
 def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):

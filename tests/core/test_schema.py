@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from lapace.errors import InputError
-from lapace.schema import Feature, Knots, Reading, Schema
+from lapace.schema import Feature, Knots, Reading, Schema, inference
 
 ROWS = 400
 EDUCATION = ["none", "school", "bachelor", "master"]
@@ -249,9 +249,9 @@ def test_thousands_of_categories():
         ([f"id-{i}" for i in range(60)], "holds 60 different values in 60 rows, as names or free"),
         ([f"{i // 2}, and more" for i in range(119)], "holds 60 different values in 119 rows"),
         ([*(str(i * 7) for i in range(60)), "ask Ann"], "holds numbers, but in 1 rows other text"),
-        (range(100, 160), "only numbers the rows. Drop it (--drop x), let it identify the rows (-"),
+        (range(100, 160), "only numbers the rows. Drop it (schema={'x': 'drop'}), let it identify"),
         (list(range(60))[::-1], "only numbers the rows"),
-        ([None, None], "has no value in any row. Drop it (--drop x)."),
+        ([None, None], "has no value in any row. Drop it (schema={'x': 'drop'})."),
         ([1.5, math.inf, 2.0], "holds an infinity in row 1. Use a number or none."),
         ([1, "one", 2], "mixes numbers and text."),
         ([1, [2]], "mixes numbers and text"),
@@ -287,6 +287,23 @@ def test_a_schema_cannot_be_inferred_without_rows_or_columns():
 
 
 # --- overrides -------------------------------------------------------------------------------
+
+
+def test_a_wide_table_is_refused_at_once_unless_its_rows_are_images(monkeypatch):
+    wide = np.random.default_rng(0).integers(0, 2, (60, 1001))
+    with pytest.raises(
+        InputError, match=r"^The table has 1,001 columns; at most 1,000 can be used"
+    ):
+        Schema.infer(wide)
+    dropped = Schema.infer(pd.DataFrame(wide).add_prefix("c"), {"c7": "drop"})
+    assert len(dropped.names) == 1000
+    monkeypatch.setattr(inference, "MOST_CATEGORIES", 1999)
+    with pytest.raises(
+        InputError, match=r"^The table has 2,000 categories in all columns together"
+    ):
+        Schema.infer(wide[:, :1000])
+    monkeypatch.setattr(inference, "MOST_COLUMNS", 10)
+    assert Schema.infer(np.random.default_rng(0).random((20, 4, 4))).shape == (4, 4)
 
 
 def test_a_kind_may_be_named():
@@ -479,8 +496,16 @@ def test_a_reading_has_the_ids_of_its_rows():
     assert SCHEMA.read(rows).ids == SCHEMA.read(rows.set_index("id")).ids == ("A7", "B8")
     assert SCHEMA.read(as_records(rows)).ids == ("A7", "B8")
     assert SCHEMA.read(TABLE.head(2)).ids is None
+    assert SCHEMA.read(rows[rows["id"] == "B8"]).ids == ("B8",)  # what is filtered keeps its ids
+    assert SCHEMA.read(TABLE.iloc[[3, 1]]).ids == (3, 1)
     named = Schema.infer(rows, {"id": "categorical"})  # there it is a feature
     assert named.read(rows).ids is None
+    assert named.read(rows[rows["id"] == "B8"]).ids == (1,)
+    declared = Schema.infer(rows.rename(columns={"id": "ref"}), {"ref": "id"})
+    assert "ref" not in declared.names
+    for table in (rows.rename(columns={"id": "ref"}), rows.set_index("id").rename_axis("ref")):
+        assert declared.read(table).ids == ("A7", "B8")
+        assert declared.as_numbers().read(table).template.index == ("ref",)
 
 
 def test_columns_that_are_missing_or_misspelt():

@@ -287,6 +287,16 @@ def test_a_duplicate_member_is_refused(saved):
         load(saved, worlds.post())
 
 
+@pytest.mark.parametrize("member", ["format.json", "schema.json", "config.json", "report.json"])
+def test_a_name_that_is_twice_in_one_object_is_refused(saved, member):
+    contents = members(saved)
+    name = next(iter(json.loads(contents[member])))
+    twice = contents[member].decode().rstrip().removesuffix("}") + f', "{name}": 1}}'
+    pack(saved, {**contents, member: twice.encode()})
+    with pytest.raises(InputError, match=rf"in {member}, '{name}' is twice in one object"):
+        load(saved, worlds.post())
+
+
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 6])
 def test_a_file_of_another_version_is_refused(saved, version):
     altered(saved, "format.json", lambda d: {**d, "version": version})

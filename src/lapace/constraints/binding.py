@@ -150,17 +150,23 @@ class _Binder:
         return self.sums(left, relation, right)
 
     def unwritten(self, side: Side, other: Side) -> Side:
-        """Reads a side in quotes as a number, where the other is a column that writes so."""
-        if not isinstance(side, Category) or len(names := {t.feature for t in other.terms}) != 1:
+        """Reads a side as a number, where the other is a column of numbers that may write it so."""
+        text = side.name if isinstance(side, Category) else side.word
+        if text is None or len(names := {t.feature for t in other.terms}) != 1:
             return side
         (name,) = names
-        if name not in self.schema.names or not self.schema[name].written:
+        known = self.schema.names
+        if name not in known or (text in known and not isinstance(side, Category)):
             return side
-        number = self.schema[name].number(side.name)
-        if number is None or np.isnan(number):
-            like = self.schema[name].written
-            self.fail(f"'{side.name}' is not written as '{name}' is, like {like}.")
-        return Linear((), number)
+        feature = self.schema[name]
+        number = feature.number(text) if feature.kind == "continuous" else None
+        if number is not None and not np.isnan(number):
+            return Linear((), number)
+        amount = feature.written or re.search(r"\d", text)  # else it is meant for a category
+        if amount and feature.kind == "continuous" and text not in known and side.word is None:
+            like = feature.text(feature.upper)
+            self.fail(f"'{text}' is not written as '{name}' is, like {like}.")
+        return side
 
     def category_column(self, side: Side) -> int | None:
         """Returns the column, where a side is nothing but a column of categories."""

@@ -28,10 +28,19 @@ __all__ = ["parse", "parse_all"]
 
 T = TypeVar("T")
 
+# Dates and amounts as columns write them: what a text in quotes may hold, without the quotes.
+WRITTEN = r"""
+    [0-9]{4}(?P<dash>[-/])[0-9]{2}(?P=dash)[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?
+  | [0-9]{1,2}(?P<mark_of_date>[-/.])[0-9]{1,2}(?P=mark_of_date)[0-9]{4}(?![0-9])
+  | [$€£¥₹][0-9]+(?:[.,][0-9]+)*(?:[kKmM]|bn)?
+  | [0-9]+(?:[.,][0-9]+)*[ ]?[$€£¥₹%]
+  | (?:(?<=[<>=])|(?<=[<>=][ ])|^)[0-9]{1,3}(?:,[0-9]{3})+(?:[.][0-9]+)?
+"""
 TOKEN = re.compile(
     rf"""
     (?P<space>\s+)
   | (?P<note>\#.*)
+  | (?P<written>{WRITTEN})
   | (?P<number>{language.NUMBER}(?!\w))
   | (?P<word>\w+)
   | `(?P<column>(?:[^`]|``)*)`
@@ -49,12 +58,8 @@ BARE_ORIGINAL = "\0original\0"  # replaced by the one column named once the comp
 # Spellings from elsewhere, and how the language writes them; no constraint matches one.
 HABITS = {
     r"=(>|<)": "'={0}' is no relation. Write '{0}='.",
-    r"[<>=]\s*[$€£¥₹]\s?[0-9]|[0-9]\s?[$€£¥₹%]|(?:[<>=]\s*|^)[0-9][0-9.]*,[0-9]": (
-        "Numbers have no currency, no '%', no mark between thousands and a point before decimals. "
-        "Write 1234.56."
-    ),
+    r"(?:[<>=]\s*|^)[0-9]+,[0-9]{1,2}(?![0-9])": "Numbers have a point before decimals: 1234.56.",
     r"(\w+)\s+between\s+(\S+)\s+and\s+(\S+)": "'between' is written {1} <= {0} <= {2}.",
-    r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})\b": 'A date goes in quotes: "{0}".',
     r"\bin\s*[\[(]([^\])]*)[\])]": "Values go in braces: in {{{0}}}.",
 }
 QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|#.*")
@@ -144,6 +149,8 @@ class _Parser:
                 yield Token(kind, text.replace("``", "`"), start)
             elif kind == "text":
                 yield Token(kind, re.sub(r"\\([\"'\\])", r"\1", text[1:-1]), start)
+            elif kind == "written":
+                yield Token("text", text, start)
             elif kind != "space":
                 yield Token(kind, SPELLINGS.get(text, text), start)
             start = match.end()

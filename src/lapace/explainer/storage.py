@@ -35,7 +35,7 @@ from lapace.documents import plain, restore
 from lapace.errors import InputError
 from lapace.explainer import outer
 from lapace.explainer.fit import Fitted, Prototype
-from lapace.files import unpack, write_whole
+from lapace.files import parse_json, unpack, write_whole
 from lapace.model import LGMVAE, Mixture, Shape
 from lapace.paths import Decoder
 from lapace.schema import Schema
@@ -164,7 +164,7 @@ def load(path: str | Path, device: torch.device) -> Stored:
 
 def read_reference(path: str | Path) -> Reference | None:
     """Reads only the reference to the classifier's file, if one was saved."""
-    return _read(Path(path), lambda members: _reference(json.loads(members["config.json"])))
+    return _read(Path(path), lambda members: _reference(parse_json(members, "config.json")))
 
 
 def _reference(config: Mapping[str, Any]) -> Reference | None:
@@ -184,7 +184,7 @@ def _read(path: Path, parse: Callable[[Mapping[str, bytes]], T]) -> T:
         )
     try:
         members = _read_zip(path)
-        kind = json.loads(members["format.json"])
+        kind = parse_json(members, "format.json")
         if not isinstance(kind, dict) or kind.get("format") != FORMAT:
             raise InputError(f"'{path}' is not a saved explainer.")
         if kind.get("version") != VERSION:
@@ -231,11 +231,11 @@ def _read_zip(path: Path) -> dict[str, bytes]:
 
 
 def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
-    schema = Schema.from_json(json.loads(members["schema.json"]))
-    config = json.loads(members["config.json"])
+    schema = Schema.from_json(parse_json(members, "schema.json"))
+    config = parse_json(members, "config.json")
     tensors = load_tensors(members["weights.safetensors"])
     shape = restore(Shape, config["shape"], "the shape of the model")
-    listed = json.loads(members["prototypes.json"])
+    listed = parse_json(members, "prototypes.json")
     model = _model(shape, schema, tensors, len(listed))
     recipe = restore(Recipe, config["recipe"], "the recipe")
     labels = tuple(config["labels"])
@@ -280,7 +280,7 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         ),
         learned,
     )
-    report = outer.Report.from_json(json.loads(members["report.json"]))
+    report = outer.Report.from_json(parse_json(members, "report.json"))
     _try_out(fitted, report)
     settings = {name: config["settings"][name] for name in SETTINGS}
     id_column = config.get("id_column")

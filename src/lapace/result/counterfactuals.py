@@ -187,9 +187,10 @@ class Counterfactuals:
 def records(schema: Schema, cells: Floats) -> list[dict[str, Any]]:
     """Returns rows as plain values by column, dates as text."""
     dtypes = tuple(
-        "text" if f.is_date else "integer" if f.integer else "number" for f in schema.features
+        "text" if f.is_date else "int64" if f.integer else "float64" for f in schema.features
     )
-    rows: list[dict[str, Any]] = schema.frame(cells, Template("records", schema.names, dtypes))
+    template = Template("records", schema.names, dtypes)
+    rows: list[dict[str, Any]] = template.build(schema.columns(cells, template, marked=False))
     return rows
 
 

@@ -23,11 +23,14 @@ from lapace.table import Coded, Column, Level, as_coded, spelling
 __all__ = [
     "column_notation",
     "fitted",
+    "folded",
+    "means_missing",
     "read_cells",
     "refuse_unreadable",
     "resolution_of",
     "seen_levels",
     "text_notation",
+    "tidied",
 ]
 
 NEGLIGIBLE = 0.01  # share of the interquartile range that a change may have and be negligible
@@ -71,6 +74,7 @@ def read_cells(
     """
     ids = range(len(column.missing)) if ids is None else ids
     refuse_unreadable(feature.name, column)
+    column = tidied(column, feature.missing_values)
     if column.kind == "date" and not feature.is_date:
         kind = "holds numbers" if feature.kind == "continuous" else f"is {feature.kind}"
         raise column_error(feature.name, f"holds dates, and by the schema it {kind}.")
@@ -89,6 +93,7 @@ def _numbers(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Un
         for row in np.flatnonzero(np.array([v is None for v in spelt])[codes]).tolist():
             unusable.append((row, repr(levels[codes[row]]), ", not a number."))
         values = np.array([np.nan if v is None else v for v in spelt])[codes]
+    values = _without(values, feature.missing_values)  # £-999
     infinite = np.isinf(values)
     unusable += [(row, *INFINITY) for row in np.flatnonzero(infinite).tolist()]
     if column.kind == "integer":
@@ -106,12 +111,16 @@ def _codes(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Unus
     """Reads a column as codes, and widens the feature by levels it lacks."""
     coded = as_coded(column.values)
     exact: dict[Level, int] = {level: k for k, level in enumerate(feature.levels)}
-    alike: dict[Level, int] = {_canonical(level): k for level, k in reversed(exact.items())}
+
+    def key(level: Level) -> Level:
+        return folded(_canonical(level)) if feature.ignore_case else _canonical(level)
+
+    alike: dict[Level, int] = {key(level): k for level, k in reversed(exact.items())}
     extra, refused = list(feature.extra), dict[int, tuple[str, str]]()
     codes = np.full(len(coded.levels) + 1, np.nan)
     for k in np.flatnonzero(coded.used).tolist():
         level = coded.levels[k]
-        code = exact.get(level, alike.get(_canonical(level)))
+        code = exact.get(level, alike.get(key(level)))
         if isinstance(level, float) and np.isinf(level) and not _all(feature, str):
             refused[k] = INFINITY
         elif code is not None:
@@ -125,7 +134,7 @@ def _codes(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Unus
                     ", neither true nor false." if truths else ", not a number.",
                 )
                 continue
-            codes[k] = exact[new] = alike[_canonical(new)] = len(feature.categories) + len(extra)
+            codes[k] = exact[new] = alike[key(new)] = len(feature.categories) + len(extra)
             extra.append(new)
     rows = np.flatnonzero(np.isin(coded.codes, list(refused))).tolist()
     unusable = [(row, *refused[int(coded.codes[row])]) for row in rows]
@@ -161,6 +170,54 @@ def _all(feature: Feature, kind: type) -> bool:
 
 # ------------------------------------------------------------------------------------------------
 # Training columns
+
+
+def tidied(column: Column, missing_values: Sequence[Level], ignore_case: bool = False) -> Column:
+    """Returns a column with values that mean missing emptied, and like categories joined.
+
+    Args:
+        column: The column.
+        missing_values: Values that mean a missing one.
+        ignore_case: Whether texts that differ only in capitals or spaces are joined, under the
+            most frequent spelling.
+
+    Examples:
+        >>> from lapace.table import read
+        >>> cells = ["Yes", "yes", "no", "Yes ", "Yes", "n/k"]
+        >>> column = read([{"x": cell} for cell in cells]).columns["x"]
+        >>> tidied(column, ["n/k"], ignore_case=True).values.cells.tolist()
+        ['Yes', 'Yes', 'no', 'Yes', 'Yes', None]
+    """
+    values = column.values
+    if not isinstance(values, Coded):
+        return replace(column, values=_without(values, missing_values))
+    gone = [means_missing(level, missing_values) for level in values.levels]
+    codes = np.where(np.array([*gone, False])[values.codes], -1, values.codes)
+    if ignore_case:
+        counts = np.bincount(codes[codes >= 0], minlength=len(values.levels))
+        first: dict[Level, int] = {}
+        for k in np.argsort(-counts, kind="stable").tolist():
+            first.setdefault(folded(values.levels[k]), k)
+        codes = np.array([*(first[folded(level)] for level in values.levels), -1])[codes]
+    return replace(column, values=Coded(codes, values.levels))
+
+
+def means_missing(level: Level, missing_values: Sequence[Level]) -> bool:
+    """Returns whether a level is one of those that mean missing, spaces around it apart."""
+    text = spelling(level)
+    return not {text, text.strip()}.isdisjoint(map(spelling, missing_values))
+
+
+def folded(level: Level) -> Level:
+    """Returns a text in small letters, with single spaces, none at its ends."""
+    return " ".join(level.casefold().split()) if isinstance(level, str) else level
+
+
+def _without(values: Floats, missing_values: Sequence[Level]) -> Floats:
+    """Returns numbers, NaN where they mean a missing one."""
+    marks = [plain_number(v) if isinstance(v, str) else float(v) for v in missing_values]
+    known = [mark for mark in marks if mark is not None]
+    return np.where(np.isin(values, known), np.nan, values) if known else values
 
 
 def column_notation(column: Column) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -16,11 +16,22 @@ from lapace.schema.notation import DATES, notation, plain_number
 from lapace.schema.ranks import NO_RANKS, Knots, Ranks
 from lapace.table import Level
 
-__all__ = ["KINDS", "Feature", "Kind", "Lattice", "Override", "column_error", "on_lattice"]
+__all__ = [
+    "KINDS",
+    "ColumnError",
+    "ColumnsError",
+    "Feature",
+    "Kind",
+    "Lattice",
+    "Override",
+    "column_error",
+    "on_lattice",
+]
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 KINDS = get_args(Kind)
 NUMBERS = ("lower", "upper", "resolution", "tolerance")
+YEAR, YEARS = "1234", (1500, 2200)  # the notation of years, and numbers that may be some
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,9 @@ class Feature:
         written: How the table writes the numbers of a continuous column, as an example:
             `€1,234.56`, `1234.56%`, `2024-12-31` for dates; empty for plain numbers.
         unit: What plain numbers are counted in, shown after them.
+        missing_values: Values that mean a missing one, such as -999. Missing cells are written as
+            the first of them; as empty cells where that is an empty text.
+        ignore_case: Whether categories that differ only in capitals or spaces are the same.
         derived: The expression that the column follows from, such as `"amount / months"`. It is
             computed again wherever one of its inputs changes, and is no change of its own.
         ranks: The percentiles that distances of a numeric column are counted in: some training
@@ -73,6 +87,8 @@ class Feature:
     tolerance: float = np.nan
     written: str = ""
     unit: str = ""
+    missing_values: tuple[Level, ...] = ()
+    ignore_case: bool = False
     derived: str | None = None
     ranks: Ranks = field(default=NO_RANKS, repr=False)  # files of older versions have none
     knots: Knots | None = field(default=None, repr=False, compare=False)
@@ -161,6 +177,11 @@ class Feature:
         return self.written in DATES
 
     @property
+    def holds_years(self) -> bool:
+        """Whether its numbers look like years, which have no mark between thousands."""
+        return self.integer and self.lower >= YEARS[0] and self.upper <= YEARS[1]
+
+    @property
     def span(self) -> float:
         """The width of the range: from the least value to the greatest."""
         return self.upper - self.lower or 1.0
@@ -222,13 +243,14 @@ class Feature:
         plain = None if self.is_date else plain_number(text)
         if plain is not None:
             return plain
-        return notation(self.written or "1,234.56").number(text)
+        separated = "" if self.written == YEAR else self.written
+        return notation(separated or "1,234.56").number(text)
 
     def _plain_text(self, cell: float) -> str:
         if abs(cell) >= 1e15:  # too many digits to read
             return f"{cell:.4g}"
         if self.integer or cell == round(cell):
-            return f"{cell:,.0f}"
+            return f"{cell:.0f}" if self.holds_years else f"{cell:,.0f}"
         if self.resolution:
             digits = decimals(self.resolution)
             text = f"{cell:,.{digits}f}"
@@ -274,6 +296,68 @@ Override: TypeAlias = str | Feature | Mapping[str, Any]
 def column_error(name: str, sentence: str) -> InputError:
     """Returns the error about a column that cannot be used."""
     return InputError(f"Column '{name}' {sentence}")
+
+
+# How something is said of a column: its name and kind as an argument, or as options of a command.
+Say: TypeAlias = Callable[[Mapping[str, str]], str]
+SETTLED = {"drop": "drop it", "id": "let it identify the rows"}  # else: say it is that kind
+
+
+def say_in_python(kinds: Mapping[str, str]) -> str:
+    """Returns the argument that says what columns are; `number:12k` is how one is written."""
+    said = {name: kind.partition(":")[2] for name, kind in kinds.items()}
+    return f"schema={ {n: {'written': said[n]} if said[n] else k for n, k in kinds.items()} }"
+
+
+class ColumnError(InputError):
+    """A column that is used only once its user says what it is.
+
+    Examples:
+        >>> raise ColumnError("ref", "only numbers the rows.", "drop", "number")
+        Traceback (most recent call last):
+        lapace.schema.features.ColumnError: Column 'ref' only numbers the rows. Drop it \
+(schema={'ref': 'drop'}), or say it is 'number' (schema={'ref': 'number'}).
+    """
+
+    def __init__(self, name: str, sentence: str, *kinds: str) -> None:
+        self.name, self.sentence, self.kinds = name, sentence, kinds
+        super().__init__(self.text(say_in_python))
+
+    def __reduce__(self) -> Any:  # from another process it comes as a message
+        return InputError, (str(self),)
+
+    def text(self, say: Say) -> str:
+        """Returns the message in the words of Python, or of a command."""
+        written = "say how it is written"  # number:1.23456k
+        words = [
+            SETTLED.get(k) or (written if ":" in k else f"say it is '{k}'") for k in self.kinds
+        ]
+        said = (say({self.name: kind}) for kind in self.kinds)
+        *others, last = (f"{way} ({how})" for way, how in zip(words, said, strict=True))
+        listed = f"{', '.join(others)}, or {last}" if others else last
+        return f"Column '{self.name}' {self.sentence} {listed[0].upper()}{listed[1:]}."
+
+
+class ColumnsError(InputError):
+    """All columns of a table that cannot be used as they are, in one message."""
+
+    def __init__(self, errors: Mapping[str, InputError]) -> None:
+        self.errors = errors
+        super().__init__(self.text(say_in_python))
+
+    def __reduce__(self) -> Any:
+        return InputError, (str(self),)
+
+    def text(self, say: Say) -> str:
+        """Returns the message in the words of Python, or of a command."""
+        lines = [
+            e.text(say) if isinstance(e, ColumnError) else str(e) for e in self.errors.values()
+        ]
+        if len(lines) == 1:
+            return lines[0]
+        lines = [f"{len(lines)} columns cannot be used as they are:", *lines]
+        dropped = say(dict.fromkeys(self.errors, "drop"))
+        return "\n  ".join(lines) + f"\nAll of them dropped: {dropped}"
 
 
 class Lattice(NamedTuple):

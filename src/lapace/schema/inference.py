@@ -33,25 +33,45 @@ from lapace.schema.columns import (
     PLAIN,
     column_notation,
     fitted,
+    folded,
+    means_missing,
     refuse_unreadable,
     resolution_of,
     seen_levels,
     text_notation,
+    tidied,
 )
-from lapace.schema.features import KINDS, Feature, Override, column_error
-from lapace.schema.notation import DATES, plain_number
+from lapace.schema.features import (
+    KINDS,
+    ColumnError,
+    ColumnsError,
+    Feature,
+    Override,
+    column_error,
+)
+from lapace.schema.notation import DATES, likely, notation, plain_number
 from lapace.schema.ranks import RARE
-from lapace.schema.summary import FIELDS, PROPOSED, SAID, Overrides
-from lapace.table import Coded, Column, Table, as_coded
+from lapace.schema.summary import FIELDS, LEFT_OUT, PROPOSED, SAID, Overrides, setting_line
+from lapace.table import Coded, Column, Level, Table, as_coded
 
 __all__ = ["infer_features", "no_column"]
 
 ENOUGH = 50  # rows from which an identifier can be distinguished from a category
 TEXT_NUMBERS = 20  # different numbers in a column of text from which they are read as numbers
 SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
-KEY = re.compile(r"(?i)(^|[\W_])(id|uuid|guid|key|ssn|iban|phone)$|[a-z](Id|ID|Key)$")
+KEY = re.compile(
+    r"(?i:(^|[\W_])(id|uuid|guid|key|ssn|iban|phone|no|nr|number|ref)\.?$)|[a-z](Id|ID|No|Key)$"
+)
+MOST_COLUMNS = 1000  # of a table: a fit of these takes minutes, and of 10,000 does not end
+MOST_CATEGORIES = 5000  # of all columns: how often each occurs with each is counted
+JOIN = (
+    "Drop those that the classifier does not use, and join those that say one thing: flags into "
+    "one category, amounts into a sum."
+)
+GROUP = "Drop columns of very many categories, or group their rare ones."
 SHOWN = 3  # values that a message lists
 WORDS = {"number": "continuous", "date": "continuous"}  # besides the kinds, what a column may be
+BOUNDS = ("lower", "upper")
 SETTINGS = ("kind", "integer", *FIELDS)  # what may be declared of a column
 
 
@@ -68,12 +88,14 @@ def infer_features(
     overrides = {**_pixels(table), **overrides}
     if len(table) == 0:
         raise InputError("The table has no rows. Hand over at least a few hundred.")
-    for name in overrides:
-        if name not in table.names:
+    for name, kind in overrides.items():
+        if name not in table.names and (kind != "id" or name not in table.template.index):
             raise no_column(name, table.names)
-    table = table.without([name for name, kind in overrides.items() if kind == "drop"])
+    table = table.without([name for name, kind in overrides.items() if kind in LEFT_OUT])
     if not table.names:
         raise InputError("The table has no columns.")
+    wide = len(table.names) > MOST_COLUMNS and table.template.shape is None
+    _refuse_many(len(table.names) * wide, MOST_COLUMNS, "columns", JOIN)
     # `fit` itself refuses labels that are more or fewer than the rows.
     row_labels = labels if labels is not None and len(labels) == len(table) else ()
     features, errors = [], dict[str, InputError]()
@@ -84,13 +106,16 @@ def infer_features(
             features.append(infer(name, column, overrides.get(name)))
         except InputError as error:
             errors[name] = error
-    if len(errors) > 1:
-        lines = [f"{len(errors)} columns cannot be used as they are:", *map(str, errors.values())]
-        dropped = " ".join(f"--drop {shlex.quote(name)}" for name in errors)
-        raise InputError("\n  ".join(lines) + f"\nAll of them dropped: {dropped}")
-    for only_error in errors.values():
-        raise only_error
+    if errors:
+        raise ColumnsError(errors)
+    categories = sum(len(feature.categories) for feature in features)
+    _refuse_many(categories, MOST_CATEGORIES, "categories in all columns together", GROUP)
     return tuple(features)
+
+
+def _refuse_many(count: int, most: int, what: str, remedy: str) -> None:
+    if count > most:
+        raise InputError(f"The table has {count:,} {what}; at most {most:,} can be used. {remedy}")
 
 
 def no_column(name: object, names: Sequence[str]) -> InputError:
@@ -119,13 +144,15 @@ def _pixels(table: Table) -> dict[str, Feature]:
 def infer(name: str, column: Column, override: Override | None = None) -> Feature:
     """Returns the feature of a training column."""
     refuse_unreadable(name, column)
+    settings = {**override} if isinstance(override, Mapping) else {"kind": override}
+    said = vars(override) if isinstance(override, Feature) else settings
+    column = tidied(column, _listed(said.get("missing_values")), bool(said.get("ignore_case")))
     if column.missing.all():
-        raise column_error(name, f"has no value in any row. Drop it (--drop {shlex.quote(name)}).")
+        raise ColumnError(name, "has no value in any row.", "drop")
     if override is None:
         return fitted(_guess(name, column), column)
     if not isinstance(override, Feature):
-        settings = override if isinstance(override, Mapping) else {"kind": override}
-        return fitted(_declared(name, column, dict(settings)), column)
+        return fitted(_declared(name, column, settings), column)
     if override.name != name:
         raise InputError(
             f"The override for column '{name}' is a Feature of the name '{override.name}'."
@@ -135,12 +162,7 @@ def infer(name: str, column: Column, override: Override | None = None) -> Featur
 
 def _unsettled(name: str, what: str, kind: str) -> InputError:
     """Returns the error about a column that is used only once its kind is named."""
-    option, said = shlex.quote(name), shlex.quote(f"{name}={kind}")
-    return column_error(
-        name,
-        f"{what} Drop it (--drop {option}), let it identify the rows (--id {option}), or say it is "
-        f"'{kind}' (--kind {said}, in Python schema={{'{name}': '{kind}'}}).",
-    )
+    return ColumnError(name, what, *LEFT_OUT, kind)
 
 
 def _refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
@@ -160,6 +182,7 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
         if key not in SETTINGS:
             hint = did_you_mean(key, SETTINGS) or f" There are: {', '.join(SETTINGS)}."
             raise column_error(name, f"has no setting '{key}'.{hint}")
+    settings = _without_missing(settings, column)
     word = settings.pop("kind", None)
     if word is not None and word not in (*KINDS, *SAID):
         hint = did_you_mean(word, (*SAID, *KINDS)) or f" There are: {', '.join(SAID)}."
@@ -177,7 +200,7 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
                 f"'{name}=date:31/12/2024' or schema={{'{name}': {{'written': '31/12/2024'}}}}; "
                 f"there are {', '.join(DATES)}.",
             )
-        for key in {"lower", "upper"} & settings.keys():
+        for key in {*BOUNDS} & settings.keys():
             if isinstance(text := settings[key], str):  # a date or an amount
                 settings[key] = Feature(name, "continuous", written=written).number(text)
                 if settings[key] is None:
@@ -185,6 +208,29 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
                     raise column_error(name, sentence)
         inferred = {k: v for k, v in vars(feature).items() if v == v}  # noqa: PLR0124  NaN
     return restore(Feature, {**inferred, **settings}, f"the declaration of column '{name}'")
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, list | tuple) else [] if values is None else [values]
+
+
+def _without_missing(settings: Mapping[str, Any], column: Column) -> dict[str, Any]:
+    """Returns settings in which no bound or category means missing, and categories are unlike."""
+    missing = _listed(settings.get("missing_values"))
+    kept = {k: v for k, v in settings.items() if k not in BOUNDS or v not in missing}
+    if missing:
+        kept["missing_values"] = missing
+    if kept.get("written"):  # it has numbers, whatever they were taken for
+        kept["kind"] = "date" if kept["written"] in DATES else "number"
+    if kept.get("kind") in ("number", "date"):
+        kept.pop("categories", None)
+    if "categories" in kept:
+        levels = [v for v in _listed(kept["categories"]) if not means_missing(v, missing)]
+        if kept.get("ignore_case"):
+            seen = {folded(level): level for level in seen_levels(column)}
+            levels = [*{folded(v): seen.get(folded(v), v) for v in levels}.values()]
+        kept["categories"] = levels
+    return kept
 
 
 def _feature(name: str, column: Column, kind: Any) -> Feature:
@@ -217,8 +263,8 @@ def _guess(name: str, column: Column) -> Feature:
         raise _unsettled(name, "mixes numbers and text.", "categorical")
     if isinstance(values, Coded):
         distinct = int(values.used.sum())
-        notation = text_notation(column) if distinct > 2 else None
-        if notation is not None and (notation.example != PLAIN or distinct > TEXT_NUMBERS):
+        way = text_notation(column) if distinct > 2 else None
+        if way is not None and (way.example != PLAIN or distinct > TEXT_NUMBERS):
             return _feature(name, column, "continuous")
         _refuse_free_text(name, values, distinct)
         return _feature(name, column, "binary" if distinct == 2 else "categorical")
@@ -256,15 +302,29 @@ def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
 
 
 def _refuse_free_text(name: str, values: Coded, distinct: int) -> None:
-    """Raises for numbers with some other text among them, and where most texts occur once."""
+    """Raises for amounts written in several ways, numbers beside other text, and free text."""
     counts = np.bincount(values.codes[values.codes >= 0], minlength=len(values.levels))
+    found = likely([str(level) for level in values.seen])
+    if found is not None and distinct > TEXT_NUMBERS:
+        line = setting_line(name, "written", found.example)
+        is_date, plain = found.example in DATES, notation("1,234.56")
+        seen = sorted(map(str, values.seen), key=lambda text: plain.number(text) is not None)
+        listed = _shown([*seen[: SHOWN - 1], *seen[-1:]], others=len(seen) > SHOWN)
+        what = f"holds {'dates' if is_date else 'amounts'}, not all written alike ({listed}); in "
+        kind = f"{'date' if is_date else 'number'}:{found.example}"
+        raise ColumnError(name, f"{what}columns.toml: {line}.", kind, "drop")
     numbers = np.array([plain_number(str(level)) is not None for level in values.levels])
     rows, some = int(counts.sum()), int(counts[numbers].sum())
     if (numbers & (counts > 0)).sum() > TEXT_NUMBERS and 0.9 * rows <= some < rows:
-        others = [repr(values.levels[k]) for k in np.flatnonzero(~numbers & (counts > 0))]
-        listed = ", ".join(others[:SHOWN]) + (", …" if len(others) > SHOWN else "")
-        what = f"holds numbers, but in {rows - some:,} rows other text ({listed}). Mend those."
+        others = [values.levels[k] for k in np.flatnonzero(~numbers & (counts > 0))]
+        what = f"holds numbers, but in {rows - some:,} rows other text ({_shown(others)}). "
+        line = setting_line(name, "missing_values", others[:SHOWN])
+        what += f"Mend those; if they mean missing, in columns.toml: {line}."
         raise _unsettled(name, what, "categorical")
     if rows >= ENOUGH and distinct > rows / 2:
         what = f"holds {distinct:,} different values in {rows:,} rows, as names or free text do."
         raise _unsettled(name, what, "categorical")
+
+
+def _shown(values: Sequence[Level], others: bool = False) -> str:
+    return ", ".join(map(repr, values[:SHOWN])) + ", …" * (others or len(values) > SHOWN)

@@ -1,13 +1,14 @@
 """Notations: the ways a column of text writes numbers and dates.
 
 A notation is named by an example of itself: `€1,234.56`, `1.234,56 €`, `15%`, `36 months`,
-`2024-12-31`, `31/12/2024`. Dates are numbers, in days since 1970-01-01.
+`2024-12-31`, `31/12/2024`. Dates are numbers, in days since 1970-01-01. Two must be declared:
+`1.23456k` (12k, 1.2m, 3bn) and `(1,234.56)` (negative amounts in brackets), or both: `(1.23456k)`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, cached_property
@@ -16,7 +17,7 @@ import numpy as np
 
 from lapace.errors import InputError
 
-__all__ = ["DATES", "ISO_DATE", "Notation", "guess", "notation", "plain_number"]
+__all__ = ["DATES", "ISO_DATE", "Notation", "guess", "likely", "notation", "plain_number"]
 
 ISO_DATE = "2024-12-31"
 DATES = {  # a date as an example, and its format; the first that reads every value is taken
@@ -53,6 +54,8 @@ UNITS = re.compile(
     "[%‰°]|°[CF]|kg|g|mg|t|lbs?|oz|m|cm|mm|km|mi|ft|in|m²|m2|ha|l|ml|s|ms|min|h|hrs?|d|kW|MW|k?Wh|hp"
     "|[MG]?Hz|[kMGT]B|km/h|mph|CC"
 )
+SCALES = {"bn": 1e9, "m": 1e6, "k": 1e3}
+SCALED = "1.23456"  # before k: 1234.56 in thousands
 MISSING_WORDS = frozenset(("?", "-", "--", ".", "n/a", "na", "nan", "null", "none", "unknown"))
 NUMBER = re.compile(
     r"(?P<sign>[-+−]?)(?P<prefix>[^\d\s.,'+−-]{0,4}\s?)(?P<inner>[-−]?)"
@@ -74,24 +77,44 @@ class Notation:
         >>> days = Notation("31/12/2024")
         >>> days.number("01/02/1970"), days.text(0)
         (31.0, '01/01/1970')
+        >>> thousands = Notation("1.23456k")
+        >>> thousands.number("1.2m"), [thousands.text(n) for n in (12_000, 2500, 1_170_000)]
+        (1200000.0, ['12k', '2500', '1.17m'])
     """
 
     example: str
 
     def __post_init__(self) -> None:
-        match = NUMBER.fullmatch(self.example)
+        match = NUMBER.fullmatch(self._core)
         bodies = {_body(1234.56, 2, *marks) for marks in MARKS} | {"1234"}
-        if self.example not in DATES and (match is None or match["body"] not in bodies):
+        known = match is not None and (match["body"] in bodies or self._scales)
+        if self.example not in DATES and not known:
             raise InputError(
                 f"'{self.example}' is no notation. Write 1234.56 in it, such as '€1,234.56', or "
                 f"the last day of 2024, such as '{ISO_DATE}' or '31/12/2024'."
             )
 
+    @property
+    def _core(self) -> str:
+        """The example without the brackets of negative amounts."""
+        return self.example[1:-1] if self._in_brackets else self.example
+
+    @property
+    def _in_brackets(self) -> bool:
+        return self.example.startswith("(") and self.example.endswith(")")
+
+    @cached_property
+    def _scales(self) -> bool:
+        """Whether amounts are written in thousands, millions and billions."""
+        return re.search(rf"(^|\D){SCALED}\s?[kK]$", self._core) is not None
+
     @cached_property
     def _parts(self) -> tuple[str, str, str, str]:
         """Prefix, mark between thousands, mark before decimals, suffix."""
-        match = NUMBER.fullmatch(self.example)
+        match = NUMBER.fullmatch(self._core)
         assert match is not None
+        if self._scales:
+            return match["prefix"], ",", ".", ""
         marks = next((m for m in MARKS if _body(1234.56, 2, *m) == match["body"]), ("", "."))
         return match["prefix"], *marks, match["suffix"]
 
@@ -102,14 +125,20 @@ class Notation:
             return np.nan
         if self.example in DATES:
             return _days(text, DATES[self.example])
+        if self._in_brackets and (negative := re.fullmatch(r"(\D{0,4})\((.+)\)", text)):
+            amount = notation(self._core).number(negative[1] + negative[2])
+            return None if amount is None else -amount
         match, (prefix, thousands, decimal, suffix) = NUMBER.fullmatch(text), self._parts
+        scale = SCALES.get(match["suffix"].strip().lower()) if match and self._scales else None
         if match is None or match["prefix"].strip() not in ("", prefix.strip()):
             return None
-        if match["suffix"].strip() not in ("", suffix.strip()):
+        if scale is None and match["suffix"].strip() not in ("", suffix.strip()):
             return None
         value = _value(match["body"], _plain_spaces(thousands), decimal)
-        negative = match["sign"] in ("-", "−") or match["inner"]
-        return -value if value is not None and negative else value
+        if value is None:
+            return None
+        value = float(f"{value * (scale or 1.0):.15g}")  # 1.1 * 1000 is a little over 1100
+        return -value if match["sign"] in ("-", "−") or match["inner"] else value
 
     def text(self, value: float, decimals: int = 0) -> str:
         """Returns a number as this notation writes it."""
@@ -120,11 +149,26 @@ class Notation:
             form = DATES[self.example]
             written = (EPOCH + timedelta(seconds=seconds)).strftime(form.replace("%-", "%"))
             return re.sub(r"\b0", "", written) if "%-" in form else written
+        if self._in_brackets:
+            amount = notation(self._core).text(abs(value), decimals)
+            return f"({amount})" if value < 0 else amount
         prefix, thousands, decimal, suffix = self._parts
+        sign = "-" if value < 0 else ""
+        if self._scales:
+            return f"{sign}{prefix}{self._scaled(abs(value), decimals)}"
         if decimals == 1 and (_is_money(prefix) or _is_money(suffix)):
             decimals = 2
-        sign = "-" if value < 0 else ""
         return f"{sign}{prefix}{_body(abs(value), decimals, thousands, decimal)}{suffix}"
+
+    def _scaled(self, value: float, decimals: int) -> str:
+        """Returns a number in thousands, millions or billions where that is shorter, and exact."""
+        plain = _body(value, decimals, "", ".")
+        for letters, scale in SCALES.items():
+            short = f"{value / scale:.3f}".rstrip("0").rstrip(".")
+            exact = value >= scale and np.isclose(float(short) * scale, value, rtol=1e-12)
+            if exact and len(short + letters) < len(plain):
+                return short + (letters.upper() if self._core.endswith("K") else letters)
+        return plain
 
     def writes(self, text: str) -> bool:
         """Returns whether a text is written in this notation in every part, its decimals apart.
@@ -140,10 +184,20 @@ class Notation:
         if self.example in DATES:
             return self.text(value) == text
         prefix, thousands, decimal, suffix = self._parts
-        fraction = re.search(rf"{re.escape(decimal)}(\d+)\D*$", text)
-        places = len(fraction[1]) if fraction else 0
-        body = _body(abs(value), places, thousands, decimal)
+        body = _body(abs(value), self._places(text), thousands, decimal)
         return text == f"{'-' if value < 0 else ''}{prefix}{body}{suffix}"
+
+    def _places(self, text: str) -> int:
+        """Returns how many decimals a text has."""
+        fraction = re.search(rf"{re.escape(self._parts[2])}(\d+)\D*$", text)
+        return len(fraction[1]) if fraction else 0
+
+    def writes_all(self, texts: Sequence[str]) -> bool:
+        """Returns whether texts are written in this notation; 1.000 beside 1,000 is in none."""
+        if self.example in DATES or not all(map(self.writes, texts)):
+            return all(map(self.writes, texts))
+        places, mark = set(map(self._places, texts)), self._parts[1]
+        return not (len(places) > 1 and 3 in places and mark and any(mark in t for t in texts))
 
 
 @cache
@@ -167,22 +221,63 @@ def guess(texts: Sequence[str]) -> Notation | None:
         >>> guess(["A11", "A12"]), guess(["00123", "12345"]), guess(["03/04/2021", "01/02/2021"])
         (None, None, None)
     """
-    present = [text for text in map(str.strip, texts) if not _says_missing(text)]
-    if not present:
-        return None
-    candidates = [notation(example) for example in DATES]
-    matches = [NUMBER.fullmatch(text) for text in present]
-    affixed = next((m for m in matches if m and (m["prefix"] or m["suffix"])), matches[0])
-    if affixed and _is_affix(affixed["prefix"].strip(), _plain_spaces(affixed["suffix"])):
-        bodies = [match["body"] for match in matches if match is not None]
-        bodies = [_body(1234.56, 2, *marks) for marks in _likely_marks(affixed, bodies)]
-        candidates += [notation(affixed["prefix"] + body + affixed["suffix"]) for body in bodies]
-    reading = [n for n in candidates if all(n.number(text) is not None for text in present)]
+    present = _present(texts)
+    reading = _reading(present)
     if {"31/12/2024", "12/31/2024"} <= {n.example for n in reading}:  # no day over 12
         return None
     # €1,200 beside €1500 is a thousand written in two ways, not €1.2.
     same = (n for n in reading if all(n.number(t) == reading[0].number(t) for t in present))
-    return next((n for n in same if all(map(n.writes, present))), None)
+    return next((n for n in same if n.writes_all(present)), None)
+
+
+def likely(texts: Sequence[str]) -> Notation | None:
+    """Returns a notation that reads every text, however each is written; None where there is none.
+
+    Such a notation has to be declared: 12k beside 900, (79) beside 80, a date that may begin with
+    its day or its month.
+
+    Examples:
+        >>> likely(["900", "12k", "1.2m"]).example, likely(["80", "(79)"]).example
+        ('1.23456k', '(1,234.56)')
+        >>> likely(["£900", "(£1.2m)"]).example, likely(["03/04/2021"]).example
+        ('(£1.23456k)', '31/12/2024')
+        >>> likely(["2", "3", "5more"]), likely(["A11", "B7"]), likely(["007", "12k"])
+        (None, None, None)
+    """
+    present = _present(texts)
+    reading = [n for n in _reading(present) if n.example in DATES or _is_known(n)]
+    if not reading and not any(re.match(r"0\d", text) for text in present):  # else they are codes
+        money = next((m[0] for m in map(MONEY.search, present) if m), "")
+        examples = (f"{money}{SCALED}k", f"({money}1,234.56)", f"({money}{SCALED}k)")
+        reading = _that_read(present, map(notation, examples))
+    return next(iter(reading), None)
+
+
+def _is_known(way: Notation) -> bool:
+    """Returns whether a notation has money, a known unit or nothing around its numbers."""
+    unit = way._parts[-1].strip()
+    return not unit or _is_money(unit) or UNITS.fullmatch(unit) is not None
+
+
+def _present(texts: Sequence[str]) -> list[str]:
+    return [text for text in map(str.strip, texts) if not _says_missing(text)]
+
+
+def _reading(present: Sequence[str]) -> list[Notation]:
+    """Returns the notations that read every one of some texts, the likelier first."""
+    candidates = [notation(example) for example in DATES]
+    matches = [NUMBER.fullmatch(text) for text in present]
+    some = [m for m in matches if m and (m["prefix"] or m["suffix"])]
+    affixed = next(iter(some or matches), None)
+    if affixed and _is_affix(affixed["prefix"].strip(), _plain_spaces(affixed["suffix"])):
+        bodies = [match["body"] for match in matches if match is not None]
+        bodies = [_body(1234.56, 2, *marks) for marks in _likely_marks(affixed, bodies)]
+        candidates += [notation(affixed["prefix"] + body + affixed["suffix"]) for body in bodies]
+    return _that_read(present, candidates)
+
+
+def _that_read(present: Sequence[str], ways: Iterable[Notation]) -> list[Notation]:
+    return [n for n in ways if present and all(n.number(text) is not None for text in present)]
 
 
 def _likely_marks(affixed: re.Match[str], bodies: Sequence[str]) -> Sequence[tuple[str, str]]:

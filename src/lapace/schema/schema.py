@@ -102,9 +102,10 @@ class Schema:
         Args:
             data: The training table, features only.
             overrides: For some columns the kind (`"categorical"` for a number that is a code,
-                `"number"` or `"date"` for text that writes them), `"drop"` to leave it out, a
-                whole `Feature` or some of its settings, as `{"tolerance": 0.5}`; or a file that
-                says so, as `to_toml` writes it.
+                `"number"` or `"date"` for text that writes them), `"drop"` to leave it out,
+                `"id"` where it only identifies the rows, a whole `Feature` or some of its
+                settings, as `{"missing_values": [-999]}`; or a file that says so, as `to_toml`
+                writes it.
             labels: The label of each row, where known: a column that says the same is refused.
 
         Examples:
@@ -115,9 +116,11 @@ class Schema:
             ((10, 20, 30), array([1., 2., 0., 2., 1.]))
         """
         table = read(data)
-        features = infer_features(table, read_overrides(overrides), labels)
+        said = read_overrides(overrides)
+        features = infer_features(table, said, labels)
         kept = table.template.select([feature.name for feature in features])
-        schema = cls(features, replace(kept, index=()))
+        index = tuple(name for name, kind in said.items() if kind == "id")[:1]
+        schema = cls(features, replace(kept, index=index))
         schema.derived  # noqa: B018  refuses unknown inputs and circles
         # Pixels share one scale: passing others at one pixel is no effort.
         return schema if schema.shape is None else schema.by_range()
@@ -132,7 +135,8 @@ class Schema:
         reading's own schema. A row that cannot be used (an infinity, text where a number belongs)
         is named in `problems` and costs no other row.
         """
-        table = self._matched(read(data))
+        named = next(iter(self.template.index), "" if "id" in self.names else None)
+        table = self._matched(read(data, id_column=None if named is None else str(named)))
         cells = np.full((len(table), len(self.features)), np.nan)
         problems: dict[int, str] = {}
         # A column named `id` identifies the rows only if it is not one of the features.
@@ -199,8 +203,16 @@ class Schema:
         kind = template or self.template
         return kind.build(self.columns(cells, kind), after=after, ids=ids)
 
-    def columns(self, cells: Floats, template: Template) -> dict[str, Floats | Coded]:
-        """Returns cells as columns by name, which a template makes tables of."""
+    def columns(
+        self, cells: Floats, template: Template, *, marked: bool = True
+    ) -> dict[str, Floats | Coded]:
+        """Returns cells as columns by name, which a template makes tables of.
+
+        Args:
+            cells: The rows.
+            template: What the table is to be like.
+            marked: Whether a missing cell is the first of its column's `missing_values`.
+        """
         columns: dict[str, Floats | Coded] = {}
         for feature, values in zip(self.features, cells.T, strict=True):
             if feature.kind != "continuous":
@@ -212,6 +224,11 @@ class Schema:
                 columns[feature.name] = Coded(coded.codes, texts)
             else:
                 columns[feature.name] = values
+            mark = next(iter(feature.missing_values), "")
+            if marked and mark != "" and np.isnan(values).any():
+                coded = as_coded(columns[feature.name])
+                codes = np.where(coded.codes < 0, len(coded.levels), coded.codes)
+                columns[feature.name] = Coded(codes, (*coded.levels, mark))
         return columns
 
     # -- the matrix that the network sees ---------------------------------------------------------
@@ -414,7 +431,8 @@ class Schema:
     def as_numbers(self) -> Schema:
         """Returns the schema of a table with plain numbers where this one writes dates and amounts.
 
-        A classifier that takes numbers is then asked in frames with floats in these columns.
+        Missing cells are empty in it, whatever marks them in the table. A classifier that takes
+        numbers is then asked in frames with floats in these columns.
 
         Examples:
             >>> table = [{"rate": "15%"}, {"rate": "2%"}, {"rate": "7%"}]
@@ -422,8 +440,14 @@ class Schema:
             >>> schema.as_numbers().frame(schema.cells(table[:1]))
             [{'rate': 15.0}]
         """
-        written = [f.name for f in self.features if f.written]
-        return replace(self, template=self.template.with_floats(written))
+        text = self.template.holds_text
+        written = [
+            f.name for f in self.features if f.written or (f.kind == "continuous" and text(f.name))
+        ]
+        blanks = (("", *f.missing_values) if f.missing_values else () for f in self.features)
+        pairs = zip(self.features, blanks, strict=True)
+        features = tuple(replace(f, missing_values=empty) for f, empty in pairs)
+        return Schema(features, self.template.with_floats(written))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the schema as plain JSON values."""
@@ -440,9 +464,16 @@ class Schema:
         """
         return restore(cls, data, "the schema")
 
-    def to_toml(self, path: str | Path | None = None) -> str:
-        """Returns the columns as a file to edit and hand over, and writes it to a path if given."""
-        text = to_toml(self.features)
+    def to_toml(
+        self, path: str | Path | None = None, left_out: Mapping[str, str] | None = None
+    ) -> str:
+        """Returns the columns as a file to edit and hand over, and writes it to a path if given.
+
+        Args:
+            path: The file.
+            left_out: Columns of the table that are no features, each with its kind: `drop` or `id`.
+        """
+        text = to_toml(self.features, left_out)
         if path is not None:
             write_whole(Path(path), lambda p: p.write_text(text, encoding="utf-8"))
         return text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +13,18 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.errors import InputError
-from lapace.schema.features import KINDS, NUMBERS, Feature, Override
-from lapace.schema.notation import plain_number
+from lapace.schema.features import KINDS, NUMBERS, YEAR, Feature, Override
+from lapace.schema.notation import likely, plain_number
 
-__all__ = ["Overrides", "column_lines", "read_overrides", "remarks", "to_toml", "toml_key"]
+__all__ = [
+    "Overrides",
+    "column_lines",
+    "read_overrides",
+    "remarks",
+    "setting_line",
+    "to_toml",
+    "toml_key",
+]
 
 Overrides: TypeAlias = Mapping[str, Override]
 
@@ -26,10 +33,17 @@ PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kep
 SHOWN, WIDEST = 5, 24  # levels of a column that a line shows, and characters of each
 HEADER = """\
 # How the columns of a table are read. Edit it and hand it over: --schema, or schema= in Python.
-# kind: number, date, ordinal, binary, categorical or drop. What is left out is seen in the data.
+# kind: number, date, ordinal, binary, categorical, id (of the rows) or drop (leave it out).
+# What is not said of a column is seen in the data.
 """
-SAID = ("number", "date", *KINDS[1:], "drop")  # what may be said of a column
-FIELDS = (*NUMBERS, "written", "unit", "categories", "derived", "description")
+LEFT_OUT = ("drop", "id")  # kinds of columns that are no features
+SAID = ("number", "date", *KINDS[1:], *LEFT_OUT)  # what may be said of a column
+FIELDS = (
+    *NUMBERS, "written", "unit", "categories", "missing_values", "ignore_case", "derived",
+    "description",
+)  # fmt: skip
+# Numbers that often stand for a missing one.
+SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -84,47 +98,92 @@ def _is_constant(feature: Feature) -> bool:
 
 
 def remarks(features: Sequence[Feature]) -> list[str]:
-    """Returns what might be meant otherwise, each with the option that says so.
+    """Returns what might be meant otherwise, each with the line of a file of columns that says so.
 
     Examples:
-        >>> remarks([Feature("size", "categorical", categories=("1", "2", "3"))])
-        ["'size' holds numbers as text: --kind size=number"]
+        >>> for remark in remarks([Feature("size", "categorical", categories=("1", "2", "3"))]):
+        ...     print(remark)
+        'size' holds numbers as text; in columns.toml: [columns.size] kind = "number"
     """
-    return [f"'{f.name}' {remark}" for f in features for remark in _remarks(f)]
+    odd = ((f, [*_remarks_on_categories(f), *_remarks_on_numbers(f)]) for f in features)
+    return [
+        f"'{f.name}' "
+        + "; it ".join(
+            f"{what} in columns.toml: {setting_line(f.name, *mend)}" for what, *mend in found
+        )
+        for f, found in odd
+        if found
+    ]
 
 
-def _remarks(feature: Feature) -> Iterator[str]:
-    drop, levels = f"--drop {shlex.quote(feature.name)}", feature.levels
+Remarks: TypeAlias = Iterator[tuple[str, str, Any]]  # what is odd, and the setting that mends it
+
+
+def _remarks_on_categories(feature: Feature) -> Remarks:
+    texts = [level for level in feature.levels if isinstance(level, str)]
     alike: dict[str, list[str]] = {}
-    for level in levels:
-        if isinstance(level, str):
-            alike.setdefault(" ".join(level.casefold().split()), []).append(level)
-    for key, texts in alike.items():
-        if not key:
-            yield "has blank texts as a category: empty their cells if they mean missing"
-        elif len(texts) > 1:
-            yield (
-                f"has {', '.join(map(repr, texts))} as different categories: "
-                "if they mean the same, write them alike in the table"
-            )
+    for text in texts if not feature.ignore_case else ():
+        alike.setdefault(" ".join(text.casefold().split()), []).append(text)
+    if alike.pop("", None):
+        yield "has blank texts as a category; if they mean missing,", "missing_values", [""]
+    same = [" and ".join(map(repr, some)) for some in alike.values() if len(some) > 1]
+    if same:
+        listed = ", ".join(same[:SHOWN])
+        yield f"has {listed} as different categories; if they mean the same,", "ignore_case", True
+    elif feature.kind == "categorical" and 1 < len(texts) == len(feature.levels):
+        found, plain = likely(texts), [plain_number(text) for text in texts]
+        many = f"holds {PROPOSED} texts or more; answers may propose the {PROPOSED} most frequent"
+        if None not in plain and not any(re.match(r"0\d", text) for text in texts):
+            yield "holds numbers as text;", "kind", "number"
+        elif found is not None and None in plain:
+            yield "holds amounts or dates, not all written alike;", "written", found.example
+        elif len(texts) >= PROPOSED:
+            yield f"{many}; if they are names or free text,", "kind", "drop"
+
+
+def _remarks_on_numbers(feature: Feature) -> Remarks:
+    mark = _sentinel(feature)
     if _is_constant(feature):
-        yield f"is the same in every row: {drop}"
-    elif feature.kind == "categorical":
-        if all(isinstance(v, str) and plain_number(v) is not None for v in levels):
-            yield f"holds numbers as text: --kind {feature.name}=number"
-        if len(levels) >= PROPOSED:
-            yield (
-                f"holds {PROPOSED} texts or more; answers may propose the {PROPOSED} most "
-                f"frequent. If they are names or free text: {drop}"
-            )
+        yield "is the same in every row;", "kind", "drop"
+    elif mark is not None:
+        where = "far from all others" if mark > 0 else "the only one below zero"
+        yield f"has the value {mark}, {where}; if it means missing,", "missing_values", [mark]
+    elif feature.written not in ("", YEAR) and not feature.is_date and feature.holds_years:
+        yield f"holds years written as {feature.text(feature.upper)};", "written", YEAR
+
+
+def _sentinel(feature: Feature) -> int | None:
+    """Returns the number of a column that looks as if it stood for a missing one."""
+    values = [v for v in feature.categories if not isinstance(v, str)] or feature.ranks[0]
+    if not feature.numeric or feature.is_date or len(values) < 3:
+        return None
+    least, second, last, greatest = values[0], values[1], values[-2], values[-1]
+    if least in SENTINELS and second >= 0:
+        return int(least)
+    far = greatest - last > last - least
+    return int(greatest) if greatest in SENTINELS and far else None
+
+
+def setting_line(name: str, key: str, value: Any) -> str:
+    """Returns the line of a file of columns that declares something of a column.
+
+    Examples:
+        >>> setting_line("home town", "ignore_case", True)
+        '[columns."home town"] ignore_case = true'
+    """
+    return f"[columns.{toml_key(name)}] {key} = {_toml(value)}"
 
 
 # ------------------------------------------------------------------------------------------------
 # Files
 
 
-def to_toml(features: Sequence[Feature]) -> str:
+def to_toml(features: Sequence[Feature], left_out: Mapping[str, str] | None = None) -> str:
     """Returns the columns as a file to edit.
+
+    Args:
+        features: The columns.
+        left_out: Columns of the table that are no features, each with its kind: `drop` or `id`.
 
     Examples:
         >>> smoker = Feature("smoker", "binary", categories=("no", "yes"))
@@ -137,6 +196,8 @@ def to_toml(features: Sequence[Feature]) -> str:
         <BLANKLINE>
     """
     lines = [f"{HEADER}version = {VERSION}"]
+    for name, kind in (left_out or {}).items():
+        lines += ["", f"[columns.{toml_key(name)}]", f"kind = {_toml(kind)}"]
     for feature in features:
         number = "date" if feature.is_date else "number"
         kind = number if feature.kind == "continuous" else feature.kind
@@ -158,7 +219,7 @@ def toml_key(name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float):
         return repr(int(value)) if value.is_integer() else repr(value)
@@ -184,4 +245,5 @@ def read_overrides(overrides: Overrides | str | Path | None) -> Overrides:
         if not isinstance(said, dict):
             sentence = f"column '{column}' is {said!r}; it must be a table of settings."
             raise InputError(f"'{path.name}': {sentence}")
-    return {name: "drop" if said.get("kind") == "drop" else said for name, said in columns.items()}
+    left_out = {n: said["kind"] for n, said in columns.items() if said.get("kind") in LEFT_OUT}
+    return {**columns, **left_out}

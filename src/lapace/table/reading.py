@@ -1,7 +1,8 @@
 """Any table as numpy columns.
 
-Missing is missing, however it is written: None, NaN, NA, NaT or null. A pandas index other than the
-default one, or else a column named `id`, identifies the rows; it is kept as `Table.ids`. The type
+Missing is missing, however it is written: None, NaN, NA, NaT or null. A pandas index with a
+name or of texts, or else a column named `id`, or else an index of numbers other than the default
+one identifies the rows; it is kept as `Table.ids`. A frame that is filtered keeps its ids. The type
 of an ordinary column is recorded in the `Template`; one of a rare type (decimals, arrow in pandas,
 sparse or half-precision numbers) comes back as the plain type of the same content.
 """
@@ -91,7 +92,8 @@ class Table:
         template: What the table was.
         rows: How many rows it has.
         ids: One identifier per row: the index of a pandas frame, unless it is the default one, or
-            the column named `id`, which is also among the columns; None where there is neither.
+            the column named `id`, which is also among the columns, and goes before an index of
+            numbers without a name; None where there is neither.
 
     Examples:
         >>> table = read(np.array([[1.5, 0.0], [2.5, 1.0]]))
@@ -145,8 +147,8 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
         data: A pandas, polars or pyarrow frame, a numpy array (rows, columns) or
             (rows, height, width), a list of dicts (a key one of them lacks is a missing value),
             or a `Table`, which is returned as it is.
-        id_column: The column that identifies the rows, where the table has one of that name; by
-            default the index of a pandas frame, or else a column named `id`.
+        id_column: The column that identifies the rows, where the table has one of that name; an
+            empty text for none; by default as `Table.ids` says.
 
     Examples:
         >>> table = read([{"age": 31, "job": "nurse"}, {"age": None, "job": "cook"}])
@@ -158,7 +160,7 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
     if isinstance(data, np.ndarray):
         return _read_array(data)
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return _read_records(data, id_column or "id")
+        return _read_records(data, "id" if id_column is None else id_column)
     try:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
@@ -198,11 +200,14 @@ def _read_frame(frame: nw.DataFrame[Any], id_column: str | None) -> Table:
         if type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1:
             index = None  # the numbers that every frame gets
     names: tuple[Any, ...] = ()
-    if index is not None and id_column not in columns:
+    own = "id" if id_column is None else id_column
+    # Numbers without a name are what filtering leaves of the default index.
+    deliberate = index is not None and (index.dtype.kind not in "iu" or index.name is not None)
+    if own in columns and not (id_column is None and deliberate):
+        ids, names = tuple(frame[own].to_list()), (own,)
+    elif index is not None:
         plain = (n if isinstance(n, str | int | None) else str(n) for n in index.names)
         ids, names = tuple(index), tuple(plain)
-    elif (id_column := id_column or "id") in columns:
-        ids, names = tuple(frame[id_column].to_list()), (id_column,)
     template = Template(kind, tuple(frame.columns), dtypes, index=names)
     return Table(columns, template, len(frame), ids)
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from lapace import __version__
 from lapace.apps.cli.outputs import drop_buffered, quiet, results_apart, say, secretive
@@ -49,6 +50,19 @@ class TerminatedError(BaseException):
 def terminate(number: int, _: Any) -> None:
     """Handles a signal that ends the process: what was begun is cleaned up on the way out."""
     raise TerminatedError(number)
+
+
+class Command(TyperCommand):
+    """A command whose options are given once, unless they may be repeated."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the words of a command; the last of two values would win in silence."""
+        *_, order = self.make_parser(ctx).parse_args(args=[*args])
+        for option, count in Counter(order).items():
+            single = isinstance(option, TyperOption) and not (option.multiple or option.is_flag)
+            if single and count > 1:
+                raise InputError(f"{option.opts[0]} is given {count} times. Give it once.")
+        return super().parse_args(ctx, args)
 
 
 class CommandGroup(TyperGroup):
@@ -202,7 +216,9 @@ def command(name: str, example: str) -> Callable[[Callable[..., None]], Callable
     def register(function: Callable[..., None]) -> Callable[..., None]:
         group, _, word = name.rpartition(" ")
         EXAMPLES[name] = example
-        (data if group else app).command(word, epilog=f"Example: {example}")(_flat(function))
+        (data if group else app).command(word, cls=Command, epilog=f"Example: {example}")(
+            _flat(function)
+        )
         return function
 
     return register

@@ -105,12 +105,12 @@ def fit(
         explainer.fit(features, None if is_trained_here else labels, progress=bar or False)
     if is_trained_here:
         written = (
-            f"'{output}' and its classifier '{save_pair(explainer, output, training.id_column)}'"
+            f"'{output}' and its classifier '{save_pair(explainer, output, training.identifier)}'"
         )
         following = ""
     else:
         written, right = f"'{output}'", _accuracy(explainer.report_.accuracy)
-        following = _save(explainer, output, classifier, training.id_column, loader)
+        following = _save(explainer, output, classifier, training.identifier, loader)
     if quiet.get():
         return
     file, known = shlex.quote(str(output)), ", ".join(map(str, explainer.classes_[:5]))
@@ -281,9 +281,13 @@ def schema(
     reading = inferred.read(table).checked()
     features = reading.schema.features
     columns = rendering.grid(column_lines(features, reading.cells))
-    show(Padding(columns, (0, 0, 1, 0)), *map(Text, remarks(features)))
+    show(Padding(columns, (0, 0, 1, 0)))
+    write("".join(f"{remark}\n" for remark in remarks(features)))  # not wrapped: to be copied
     if where is not None:
-        inferred.to_toml(where)
+        left_out = {name: "drop" for name, kind in training.overrides.items() if kind == "drop"}
+        if training.identifier is not None:
+            left_out[training.identifier] = "id"
+        inferred.to_toml(where, left_out)
         note(f"Wrote '{where}'.")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,12 +68,12 @@ def read_training(training: Training, sample: int | None = None, random_state: i
         random_state: Seed of the sample.
     """
     if sample is None:
-        table = read_table(training.train, training.id_column)
+        table = read_table(training.train, training.identifier)
     elif sample < 1:
         raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
     else:
         drawn = table_file(training.train).sample(sample, random_state)
-        table = _identified(drawn, training.id_column)
+        table = _identified(drawn, training.identifier)
     column = table.columns.get(training.label or "")
     gaps = 0 if column is None else int(column.missing.sum())
     if column is None or not gaps or gaps == len(table):
@@ -227,16 +228,34 @@ def infer_schema(table: Table, labels: Sequence[Level] | None, training: Trainin
         labels: The labels, where known: a column that says the same is refused.
         training: The options.
     """
-    from lapace.schema import Schema, read_overrides
+    from lapace.schema import Schema
+    from lapace.schema.features import ColumnsError
     from lapace.schema.inference import no_column
 
-    overrides = dict(read_overrides(training.schema))
-    for name in (*training.drop, *([] if training.label is None else [training.label])):
-        if name not in table.columns:
-            raise no_column(name, table.names)
-        table = table.without([name])
-        overrides.pop(name, None)
-    return Schema.infer(table, {**overrides, **parse_kinds(training.kind)}, labels=labels)
+    overrides = {n: k for n, k in training.overrides.items() if n != training.identifier}
+    if training.label is not None:
+        if training.label not in table.columns:
+            raise no_column(training.label, table.names)
+        table = table.without([training.label])
+        overrides.pop(training.label, None)
+    try:
+        return Schema.infer(table, overrides, labels=labels)
+    except ColumnsError as error:
+        raise InputError(error.text(_as_options)) from None
+
+
+def _as_options(kinds: Mapping[str, str]) -> str:
+    """The options that say what columns are.
+
+    Examples:
+        >>> _as_options({"ref": "id", "free text": "drop", "code": "categorical"})
+        "--id ref --drop 'free text' --kind code=categorical"
+    """
+    words = {
+        name: ["--kind", f"{name}={kind}"] if kind not in ("drop", "id") else [f"--{kind}", name]
+        for name, kind in kinds.items()
+    }
+    return " ".join(map(shlex.join, words.values()))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -289,12 +308,14 @@ def parse_costs(texts: Iterable[str]) -> dict[str, float] | None:
     Examples:
         >>> parse_costs(["income=2", "age=impossible"])
         {'income': 2.0, 'age': inf}
+        >>> parse_costs(["`Loan amount`=2"])  # as constraints write it
+        {'Loan amount': 2.0}
     """
     costs: dict[str, float] = {}
     for text in texts:
         name, _, cost = text.rpartition("=")
         try:
-            costs[name] = float("inf" if cost == "impossible" else cost)
+            costs[_unquoted(name)] = float("inf" if cost == "impossible" else cost)
         except ValueError:
             raise InputError(
                 f"The cost '{text}' is not understood. Write column=number, such as 'income=2', or "
@@ -319,7 +340,13 @@ def parse_label(labels: Iterable[Any], text: str | None) -> Any:
 
 def _split_names(text: str, known: Collection[str]) -> list[str]:
     """A name, which may have commas in it, or several names between commas."""
-    return [text] if text in known else [name.strip() for name in text.split(",")]
+    return [text] if text in known else [_unquoted(name) for name in text.split(",")]
+
+
+def _unquoted(name: str) -> str:
+    """A name without the backticks that constraints may need around it."""
+    quoted = re.fullmatch(r"\s*`(.*)`\s*", name)
+    return quoted[1].replace("``", "`") if quoted else name.strip()
 
 
 def all_fixed_but(text: str, schema: Schema) -> Constraint:

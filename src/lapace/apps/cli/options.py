@@ -7,7 +7,7 @@ each field and builds the dataclass from what typer parsed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +40,25 @@ class Training:
     kind: list[str] = Option(
         [],
         help="What a column is, where the table does not show it: postcode=categorical (or number, "
-        "date, binary, drop), grade=ordinal:low<mid<high, start=date:31/12/2024. Repeatable.",
+        "date, binary, id, drop), grade=ordinal:low<mid<high, start=date:31/12/2024. Repeatable.",
     )
     schema: Path | None = Option(None, help="A file of columns, as `lapace schema` writes it.")
+
+    @cached_property
+    def overrides(self) -> dict[str, Any]:
+        """The declarations of columns, in the file and then by options."""
+        from lapace.schema import read_overrides
+
+        dropped = dict.fromkeys(self.drop, "drop")
+        return {**read_overrides(self.schema), **inputs.parse_kinds(self.kind), **dropped}
+
+    @cached_property
+    def identifier(self) -> str | None:
+        """The column of ids that an option or the file names."""
+        names = [name for name, kind in self.overrides.items() if kind == "id"]
+        if self.id_column is None and len(names) > 1:
+            raise InputError(f"Both '{names[0]}' and '{names[1]}' are ids. Drop one of them.")
+        return self.id_column or next(iter(names), None)
 
     @property
     def files(self) -> list[str | Path]:

@@ -246,6 +246,8 @@ class Output:
         table: Callable[[], Iterable[Any]] = list,
         frames: Callable[[], Iterable[Any]] = list,
         values: Callable[[], Any] = list,
+        integers: Sequence[str] = (),
+        safe: bool | None = False,
     ) -> None:
         """Writes the result in the format chosen.
 
@@ -253,6 +255,9 @@ class Output:
             table: Makes what is printed for reading.
             frames: Makes data frames of the same columns, written one after the other.
             values: Makes plain JSON values.
+            integers: Columns of whole numbers that may be empty.
+            safe: Whether CSV is written without formulas; None where it goes to a file that ends
+                in `.csv`, which a spreadsheet may open.
         """
         from lapace.apps.io import csv_parts, write_frames
         from lapace.files import write_json
@@ -263,13 +268,14 @@ class Output:
             elif self.format_ == "json":
                 write(json.dumps(values(), allow_nan=False) + "\n")
             else:
-                for part in csv_parts(frames()):
+                for part in csv_parts(frames(), integers, bool(safe)):
                     write(part)
             return
         if self.format_ == "json":
             write_json(self.path, values())
         else:
-            write_frames(frames(), self.path, integers=INTEGERS)
+            safe = self.path.suffix.lower() == ".csv" if safe is None else safe
+            write_frames(frames(), self.path, integers=(*INTEGERS, *integers), safe=safe)
         note(f"Wrote '{self.path}'.")
 
 

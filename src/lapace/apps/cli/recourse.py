@@ -56,6 +56,12 @@ def explain(
     annex: bool = Option(
         False, "--annex", help="Also write a technical annex to each letter, for the file."
     ),
+    safe_csv: bool | None = Option(
+        None,
+        "--safe-csv/--no-safe-csv",
+        help="An apostrophe before texts that a spreadsheet would take for formulas; by default in "
+        "files that end in .csv.",
+    ),
     output: Output,
     loader: Loader,
 ) -> None:
@@ -109,6 +115,8 @@ def explain(
         table=lambda: rendering.explanation_parts((one, rows) for one, rows, _ in picked()),
         frames=lambda: (rendering.comparison_frame(rows, start) for _, rows, start in picked()),
         values=lambda: next(one for one, _, _ in list(picked())).to_json(),
+        integers=rendering.whole_columns(explainer.schema_),
+        safe=safe_csv,
     )
     if letters is not None:
         many = "1 letter" if len(letter_names) == 1 else f"{len(letter_names):,} letters, each"

@@ -12,6 +12,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from lapace.result import Counterfactuals, Explanation, InstanceExplanation
+    from lapace.schema import Schema
 
 INSTANCES = 20  # shown; a file has all
 COLOURS = {"answered": "green", "already_target": "cyan", "none_found": "yellow"}  # else red
@@ -71,6 +72,8 @@ def why_not_parts(explanation: Explanation) -> list[Any]:
         if instance.why_not is not None or instance.status == "malformed":
             why = instance.reason if instance.why_not is None else instance.why_not.text
             parts += [heading(instance), Padding(Text(why), (0, 0, 1, 2))]
+    if not len(explanation):
+        return [Text("The table has no rows: there is nothing to explain.")]
     return parts or [Text("Every instance has a counterfactual, or has the target already.")]
 
 
@@ -113,6 +116,12 @@ def _changes(rows: Counterfactuals, row: int) -> Table:
         cells = (name, feature.text(before[i]), "→", feature.text(after[i]))
         table.add_row(*map(Text, cells))
     return table
+
+
+def whole_columns(schema: Schema) -> list[str]:
+    """The columns of a `comparison_frame` that hold whole numbers."""
+    whole = [f.name for f in schema.features if f.kind == "continuous" and f.integer]
+    return [*whole, *(f"{name}_before" for name in whole)]
 
 
 def comparison_frame(rows: Counterfactuals, start: int = 0) -> Any:

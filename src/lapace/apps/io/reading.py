@@ -61,9 +61,7 @@ class TableFile:
     def _source(self) -> TableSource:
         """The file, its lines checked."""
         source = TableSource.of(self.content)
-        if source.format == "csv":
-            source.check_lines()
-        return source
+        return source.checked() if source.format == "csv" else source
 
     def read(self) -> Any:
         """Reads the whole table as one frame."""
@@ -109,11 +107,13 @@ def _pandas() -> Any:
 
 def _csv_settings(source: TableSource) -> dict[str, Any]:
     # Whole columns at a time: a type must not depend on where the reader paused.
-    return {"sep": source.separator, "encoding": source.encoding, "low_memory": False}
+    settings = {"sep": source.separator, "encoding": source.encoding, "low_memory": False}
+    return {**settings, "dtype": dict.fromkeys(source.codes, str)}
 
 
 def _csv_batches(source: TableSource, size: int, types: dict[str, Any]) -> Iterator[Any]:
-    settings = {**_csv_settings(source), "dtype": types, "chunksize": size}
+    settings = {**_csv_settings(source), "chunksize": size}
+    settings["dtype"] |= types
     with (
         source.explaining_errors(),
         source.open_bytes() as file,

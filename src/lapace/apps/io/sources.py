@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import os
-import sys
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +22,8 @@ Content: TypeAlias = str | Path | BinaryIO
 
 PARQUET, GZIP, UTF16 = b"PAR1", b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")  # how such files begin
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+LONGEST = 10_000_000  # characters of a line, or of a field of several lines
+CODE = re.compile(r"\s*0[0-9]+\s*")  # a number that begins with a zero: a postcode, not an amount
 SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods", ".numbers")
 
 
@@ -36,6 +38,7 @@ class TableSource:
         zipped: Whether it is compressed with gzip.
         encoding: The encoding of CSV.
         separator: The character between fields of CSV.
+        codes: Columns of CSV in which some number begins with a zero, as postcodes do.
     """
 
     name: str
@@ -44,6 +47,7 @@ class TableSource:
     zipped: bool = False
     encoding: str = "utf-8-sig"
     separator: str = ","
+    codes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, content: Content) -> TableSource:
@@ -68,7 +72,8 @@ class TableSource:
                 if file.read(2) in UTF16:
                     source = replace(source, encoding="utf-16")
             with source.open_text() as lines:
-                return replace(source, separator=_separator(lines.readline()))
+                first = next(source.bounded(lines), "")
+                return replace(source, separator=_separator(first))
 
     def open_bytes(self) -> BinaryIO:
         """Opens the content at its beginning, decompressed."""
@@ -109,26 +114,55 @@ class TableSource:
                 f"{self.name} could not be read as a table: {first_line(error)}"
             ) from error
 
-    def check_lines(self) -> None:
-        """Refuses CSV that pandas would mend in silence: a name used twice, a line cut short."""
-        csv.field_size_limit(sys.maxsize)  # else the module gives up at 131,072 characters
+    def bounded(self, lines: TextIOWrapper) -> Iterator[str]:
+        """Yields the lines of a text; refuses one that would take gigabytes to hold."""
+        number = 0
+        while line := lines.readline(LONGEST):
+            number += 1
+            if len(line) >= LONGEST:
+                raise InputError(
+                    f"{self.name}: line {number} is longer than {LONGEST:,} characters. Is it a "
+                    "table, with a line for each row?"
+                )
+            yield line
+
+    def checked(self) -> TableSource:
+        """Returns the source with its columns of codes.
+
+        Refuses CSV that pandas would mend in silence: a name used twice, a line cut short.
+        """
+        csv.field_size_limit(LONGEST)
+        codes: set[int] = set()
+        mark = re.escape(self.separator)
+        padded = re.compile(rf'(?:^|{mark})"?0\d+"?(?:{mark}|\s*$)')  # 01234
         with self.explaining_errors(), self.open_text() as lines:
-            reader = csv.reader(lines, delimiter=self.separator)
+            flagged = False
+
+            def looked_at() -> Iterator[str]:
+                nonlocal flagged
+                for line in self.bounded(lines):
+                    flagged = flagged or padded.search(line) is not None
+                    yield line
+
+            reader = csv.reader(looked_at(), delimiter=self.separator)
             names: list[str] = []
             begin, end = 1, 0
             for row in reader:
                 begin, end = end + 1, reader.line_num
                 if not row or (len(row) == 1 and row[0].isspace()):
                     continue  # empty lines are left out, as pandas does
-                names = names or row
-                if len(row) != len(names):
+                if len(row) != len(names or row):
                     raise self._ragged(begin, len(row), len(names))
+                if flagged and names:
+                    codes |= {k for k, cell in enumerate(row) if CODE.fullmatch(cell)}
+                names, flagged = names or row, False
         for k, name in enumerate(names):
             if name and name in names[:k]:
                 raise InputError(
                     f"{self.name} could not be read as a table: column '{name}' is in the table "
                     "twice. Rename one of them."
                 )
+        return replace(self, codes=tuple(names[k] for k in sorted(codes) if names[k]))
 
     def _ragged(self, line: int, fields: int, columns: int) -> InputError:
         """The error for a row with too many or too few fields, which begins at a line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -16,16 +17,21 @@ from lapace.files import write_whole
 __all__ = ["csv_parts", "write_frames"]
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how cells begin that a spreadsheet computes
+HARMLESS = re.compile(r"[-+]+|[-+]\s?[^\w\s(@=|!'\"+-]?\d[\d.,' ]*\s?(%|[^\W\d]{0,8})")
 
 
-def write_frames(frames: Iterable[Any], path: str | Path, *, integers: Sequence[str] = ()) -> None:
+def write_frames(
+    frames: Iterable[Any], path: str | Path, *, integers: Sequence[str] = (), safe: bool = False
+) -> None:
     r"""Writes frames of the same columns as one CSV or Parquet file, whole or not at all.
 
     Args:
         frames: Pandas, polars or pyarrow frames, written one after the other; at least one. The
             index of a pandas frame is written only if it has a name.
         path: `.csv`, `.csv.gz` or `.parquet`; a file of that name is replaced.
-        integers: Columns of whole numbers, also where a frame has none of them.
+        integers: Columns of whole numbers, also where a frame has none of them, or has gaps.
+        safe: Whether texts in CSV that a spreadsheet would take for formulas get an apostrophe.
 
     Examples:
         >>> from tempfile import TemporaryDirectory
@@ -46,25 +52,75 @@ def write_frames(frames: Iterable[Any], path: str | Path, *, integers: Sequence[
             if ending == ".parquet":
                 _write_parquet(frames, file, path.name, integers)
             elif ending == ".csv":
-                file.writelines(part.encode() for part in csv_parts(frames))
+                file.writelines(part.encode() for part in csv_parts(frames, integers, safe))
             else:  # the same bytes at any time
                 with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
-                    zipped.writelines(part.encode() for part in csv_parts(frames))
+                    parts = csv_parts(frames, integers, safe)
+                    zipped.writelines(part.encode() for part in parts)
 
     write_whole(path, write)
 
 
-def csv_parts(frames: Iterable[Any]) -> Iterator[str]:
-    """Yields the text of one CSV file, a part for each frame as soon as it is there."""
+def csv_parts(
+    frames: Iterable[Any], integers: Sequence[str] = (), safe: bool = False
+) -> Iterator[str]:
+    r"""Yields the text of one CSV file, a part for each frame as soon as it is there.
+
+    Args:
+        frames: As for `write_frames`.
+        integers: As for `write_frames`.
+        safe: As for `write_frames`.
+
+    Examples:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"age": [31.0, None], "note": ["=1+1", "-5%"]})
+        >>> "".join(csv_parts([frame], ["age"], safe=True))
+        "age,note\n31,'=1+1\n,-5%\n"
+    """
     header: str | None = None
     for frame in frames:
-        table = _plain_columns(frame)
+        table = _as_written(_plain_columns(frame), integers, safe)
         text = table.write_csv(None)
         if header is None:
             header = table[:0].write_csv(None)
             yield text
         else:
             yield text[len(header) :]
+
+
+def _as_written(table: nw.DataFrame[Any], integers: Sequence[str], safe: bool) -> nw.DataFrame[Any]:
+    """A frame with whole numbers as such, which floats are beside gaps; no formulas if `safe`."""
+    for name, dtype in table.schema.items():
+        column = table[name]
+        if name in integers and dtype.is_float():
+            numbers = column.to_numpy()
+            present = numbers[numbers == numbers]  # noqa: PLR0124  not NaN
+            if (present % 1 == 0).all():
+                texts = [None if v != v else f"{v:.0f}" for v in numbers.tolist()]  # noqa: PLR0124
+                table = _replaced(table, name, texts)
+        elif safe and not dtype.is_numeric() and dtype != nw.Boolean:
+            cells = column.to_list()
+            texts = [f"'{v}" if isinstance(v, str) and is_formula(v) else v for v in cells]
+            table = table if texts == cells else _replaced(table, name, texts)
+    formulas = {name: f"'{name}" for name in table.columns if safe and is_formula(name)}
+    return table.rename(formulas)
+
+
+def _replaced(table: nw.DataFrame[Any], name: str, texts: list[str | None]) -> nw.DataFrame[Any]:
+    series = nw.new_series(name, texts, nw.String(), backend=table.implementation)
+    return table.with_columns(series)
+
+
+def is_formula(text: str) -> bool:
+    """Returns whether a spreadsheet would take a text for a formula: no number, no lone dashes.
+
+    Examples:
+        >>> [is_formula(text) for text in ("=1+1", "@SUM(A1)", "-2+3+cmd|' /C calc'!A0")]
+        [True, True, True]
+        >>> [is_formula(text) for text in ("-5", "+1,200.50", "-£12k", "-15 %", "--", "plain")]
+        [False, False, False, False, False, False]
+    """
+    return text.startswith(FORMULA) and HARMLESS.fullmatch(text) is None
 
 
 def _write_parquet(frames: Iterable[Any], file: Any, name: str, integers: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ the library, with its messages.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args
@@ -22,6 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lapace.explainer import Explainer, Search
+from lapace.files import unique_names
 from lapace.result import Explanation
 
 __all__ = ["BoundedRoute", "ExplainRequest", "WhyNotRequest", "read_json", "validation_sentence"]
@@ -203,7 +203,7 @@ def read_json(body: bytes) -> Any:
     try:
         data = json.loads(
             body.decode("utf-8"),
-            object_pairs_hook=_read_object,
+            object_pairs_hook=unique_names,
             parse_int=partial(_read_number, int),
             parse_float=partial(_read_number, float),
             parse_constant=_refuse_constant,
@@ -213,14 +213,6 @@ def read_json(body: bytes) -> Any:
     except (ValueError, RecursionError) as error:  # errors of JSON and UTF-8 are ValueErrors
         raise HTTPException(400, f"The body is wrong: {error}.") from None
     return data
-
-
-def _read_object(pairs: list[tuple[str, Any]]) -> Json:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"'{name[:80]}' is twice in one object")
-    return members
 
 
 def _read_number(kind: type[int] | type[float], digits: str) -> float:

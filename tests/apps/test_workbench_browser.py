@@ -312,8 +312,10 @@ def _values_that_cannot_be(visitor):
         assert box["y"] + box["height"] < page.viewport_size["height"]
         assert page.locator("dialog").count() == 1
     visitor.look("loans-refused")
-    page.locator("#try-savings").fill("0")
-    page.locator("#try-income").fill("400")
+    page.get_by_role("button", name="Close").click()
+    card.locator(".dial input").press("Home")
+    card.get_by_role("button", name="Try your own values").click()
+    page.locator("dialog .flip.no").wait_for()
     make.click()
     said.get_by_text("This would not lead to “approved”").wait_for()
     page.get_by_role("button", name="Close").click()
@@ -338,7 +340,7 @@ def _limits_that_cannot_hold(visitor):
     page = visitor.page
     visitor.unfold()
     page.get_by_text("Write a limit yourself").click()
-    for line, sentence in (("incme >= original", "Did you mean 'income'"), ("income => 2", ">=")):
+    for line, sentence in (("incme >= original", "Did you mean 'income'"), ("income => 2", "=> 2")):
         page.locator("#typed").fill(line)
         page.locator("#typed").press("Enter")
         page.locator("#typed-help.problem", has_text=sentence).wait_for()
@@ -409,9 +411,17 @@ def test_visitors_fill_in_a_form_and_see_no_one_elses_rows(browser):
             page.locator(f"#you-{name}").fill(value)
         for name in ("education", "employment", "housing", "guarantor", "purpose"):
             page.locator(f"#you-{name}").select_option(index=1)
+        page.locator("#you-months").fill("")
+        page.get_by_role("button", name="Show the decision").click()
+        page.locator("#you .problem", has_text="This is needed.").wait_for()
+        assert page.evaluate("document.activeElement.id") == "you-months"
+        page.locator("#you-months").fill("48")
+        page.get_by_role("button", name="Show the decision").click()
         page.locator("#you .problem", has_text="too far from the values known").wait_for()
+        visitor.look("visitor-form")
         page.locator("#you-age").fill("35")
-        page.locator("#you-age").press("Tab")
+        page.get_by_role("button", name="Show the decision").click()
+        page.locator("#limits").wait_for()
         visitor.settled()
         visitor.look("visitor")
         assert page.locator(".verdict .decision").first.inner_text() in ("denied", "approved")

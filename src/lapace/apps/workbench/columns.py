@@ -210,10 +210,6 @@ def _check(feature: Feature, cell: float, *, tried: bool) -> None:
         if tried and cell >= len(feature.categories):
             raise ValueError("This is known from your details only: choose another.")
         return
-    step = feature.resolution if tried or feature.integer else 0.0
-    if step and not np.isclose(on_lattice(np.array(cell), step), cell, rtol=0, atol=step * 1e-6):
-        whole = "whole number" if step == 1 else f"multiple of {step:.12g}"
-        raise ValueError(f"This must be a {whole}.")
     low, high = feature.lower, feature.upper
     texts = feature.text(low), feature.text(high)
     if tried and not low <= cell <= high:
@@ -221,6 +217,10 @@ def _check(feature: Feature, cell: float, *, tried: bool) -> None:
     least = low - feature.span
     if not (least if low < 0 else max(0.0, least)) <= cell <= high + feature.span:
         raise ValueError("This is too far from the values known here: {} to {}.".format(*texts))
+    step = feature.resolution if tried or feature.integer else 0.0
+    if step and not np.isclose(on_lattice(np.array(cell), step), cell, rtol=0, atol=step * 1e-6):
+        whole = "whole number" if step == 1 else f"multiple of {step:.12g}"
+        raise ValueError(f"This must be a {whole}.")
 
 
 def read_value(feature: Feature, value: Any) -> float:

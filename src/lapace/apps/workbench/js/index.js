@@ -31,7 +31,7 @@ export const Workbench = {
       <div class="progress" :class="{ on: busy }" aria-hidden="true"></div>
     </header>
 
-    <div class="parts">
+    <div class="parts" :class="{ begin }">
       <section class="verdict panel" aria-label="The decision" :class="{ good: answer && answer.status === 'already_target' }">
         <div><p class="quiet">The decision today</p>
           <p class="decision">{{ answer && answer.label || "…" }}</p></div>
@@ -61,6 +61,7 @@ export const Workbench = {
           <p v-if="said.name" class="problem" role="alert">{{ said.name }}</p>
           <CaseForm :columns="page.columns" :row="row" :problems="problems"
                     :open="formOpen" @open="formOpen = $event; save()" @change="changeRow" />
+          <button v-if="begin" class="primary" @click="showDecision">Show the decision</button>
         </section>
         <Limits :page="page" :row="row" :limits="limits" :problems="limitProblems" @change="changeLimits" @reset="resetLimits" />
       </aside>
@@ -128,7 +129,7 @@ export const Workbench = {
     <footer class="foot"><a v-if="page.advisers" :href="page.path + '/report'">For advisers</a>
       <span>What you enter is kept in this browser alone. The server works out answers from it and keeps nothing.</span>
     </footer>
-    <a v-if="busy || !waysInView" class="pill" :class="{ busy }" href="#ways" aria-hidden="true" tabindex="-1">{{ status || [decided, summary].join(" ") }}
+    <a v-if="busy || (!waysInView && !begin)" class="pill" :class="{ busy }" href="#ways" aria-hidden="true" tabindex="-1">{{ status || [decided, summary].join(" ") }}
       <span v-if="!busy">Look ↓</span></a>
     <WhatIf v-if="whatIf" :start="whatIf" :columns="page.columns" :wanted="wanted" :ask="judge" :adopt="adopt"
             @close="closeWhatIf" />
@@ -141,7 +142,7 @@ export const Workbench = {
       limits: noLimits(this.page.target), answer: null, answerId: 0, why: null,
       dials: {}, kept: [], formOpen: false, whatIf: null, letterShown: null,
       status: "", failed: "", said: {}, problems: {}, limitProblems: [], writing: null,
-      running: 0, soon: false, waysInView: true, forgotten: false,
+      running: 0, soon: false, waysInView: true, forgotten: false, begin: false,
     };
   },
 
@@ -149,6 +150,7 @@ export const Workbench = {
     busy() { return this.running > 0 || this.soon; },
     cards() { return this.answer?.cards ?? []; },
     summary() {
+      if (this.begin && !this.busy) return "Fill in your details to begin.";
       if (this.stale) return this.stale;
       if (!this.answer || this.failed) return "";
       const count = this.cards.length;
@@ -247,6 +249,12 @@ export const Workbench = {
       this.answer = null; this.why = null; this.dials = {}; this.problems = {}; this.limitProblems = [];
       this.later(0);
     },
+    async showDecision() {  // on a form that began empty
+      this.problems = Object.fromEntries(this.lacking.map((column) => [column.name, "This is needed."]));
+      if (!this.lacking.length) await this.explain();
+      await this.$nextTick();
+      document.querySelector("#you .wrong input, #you .wrong select")?.focus();
+    },
     changeRow(name, value) {
       this.row = { ...this.row, [name]: value };
       if (this.origin.position !== "own") {
@@ -270,15 +278,11 @@ export const Workbench = {
     // -- explanations --------------------------------------------------------------------------
     later(pause = 450) {  // several changes in a row are one question
       clearTimeout(this.timer);
-      if (!this.answer && this.lacking.length) {
-        this.status = "Fill in your details to begin: " + this.lacking.length + " to go.";
-        this.save();
-        return;
-      }
+      this.save();
+      if (this.begin) return;
       this.status = "One moment …";
       this.soon = true;
       this.timer = setTimeout(() => this.explain(), pause);
-      this.save();
     },
     async explain() {
       clearTimeout(this.timer);
@@ -297,6 +301,7 @@ export const Workbench = {
       if (this.nothing) await this.whyNot(mine);
     },
     show(answer, question) {
+      if (this.begin) { this.begin = false; this.formOpen = false; }
       this.answer = answer;
       this.answerId += 1;
       this.dials = {};
@@ -417,8 +422,8 @@ export const Workbench = {
     saveSoon() { clearTimeout(this.saving); this.saving = setTimeout(() => this.save(), 300); },
     save() {
       if (this.erased) return;
-      const { origin, base, row, limits, answer, why, dials, kept, formOpen, question } = this;
-      const all = { origin, base, row, limits, answer, why, dials, kept, formOpen, question };
+      const { origin, base, row, limits, answer, why, dials, kept, formOpen, begin, question } = this;
+      const all = { origin, base, row, limits, answer, why, dials, kept, formOpen, begin, question };
       try { localStorage.setItem(this.storageKey, JSON.stringify(all)); } catch { /* full, or shut */ }
     },
     restore() {
@@ -430,7 +435,7 @@ export const Workbench = {
         this.question = question;
         const same = JSON.stringify([question?.row, question?.limits])
           === JSON.stringify([this.row, this.limits]);
-        if (!this.answer || !same) this.explain();
+        if (!this.begin && (!this.answer || !same)) this.explain();
         return;
       }
       if (this.page.cases.length) this.fetchCase({ position: this.page.first });
@@ -438,7 +443,7 @@ export const Workbench = {
         this.origin = { position: "own", name: "" };
         this.formOpen = true;
         this.row = Object.fromEntries(this.page.columns.map((column) => [column.name, null]));
-        this.later();
+        this.begin = true;
       }
     },
     erase() {

@@ -150,7 +150,7 @@ export const Limits = {
         <option v-for="n in most" :key="n" :value="n">{{ n }} {{ n === 1 ? "thing" : "things" }}</option></select></div>
     <p v-if="held.length" class="help"><strong>Stays, by the rules:</strong> {{ listed(held) }}</p>
     <p v-if="derived.length" class="help"><strong>Follows from these:</strong> {{ listed(derived) }}</p>
-    <details class="more" :open="limits.typed.length > 0 || !!wrong"><summary>Write a limit yourself</summary>
+    <details class="more" :open="typing" @toggle="typing = $event.target.open"><summary>Write a limit yourself</summary>
       <ul class="typed"><li v-for="(line, i) in limits.typed" :key="i"><code>{{ line }}</code>
         <button class="plain" @click="part({ typed: limits.typed.filter((_, k) => k !== i) })">Remove<span class="sr"> {{ line }}</span></button></li></ul>
       <form class="field" :class="{ wrong }" @submit.prevent="add"><label for="typed">A limit</label>
@@ -164,8 +164,11 @@ export const Limits = {
     <button v-if="any" class="plain" @click="$emit('reset')">Remove all my limits</button>
     </div>
   </section>`,
-  data() { return { open: {}, free: FREE, unfolded: false, draft: "" }; },
-  watch: { wrong(wrong) { if (wrong) this.draft = wrong[0]; } },  // to be mended where it was typed
+  data() { return { open: {}, free: FREE, unfolded: false, draft: "", typing: false }; },
+  watch: {
+    wrong(wrong) { if (wrong) { this.draft = wrong[0]; this.typing = true; } },  // to be mended where it was typed
+    "limits.typed": { immediate: true, handler(lines) { if (lines.length) this.typing = true; } },
+  },
   computed: {
     own() { return this.page.columns.filter((column) => !column.derived.length); },
     derived() { return this.page.columns.filter((column) => column.derived.length); },

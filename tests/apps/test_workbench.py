@@ -231,10 +231,18 @@ def test_loosening_changes_the_visitors_limits_only():
 @pytest.mark.parametrize(
     ("said", "move", "expected"),
     [
-        ({"mode": "keep", "high": "5"}, Move("fixed income", 12.0, "", "…"), ("18", "42")),
-        ({"mode": "up"}, Move("increasing income", 12.0, "", "…"), ("18", None)),
-        ({"mode": "up", "low": "20"}, Move("increasing income", 12.0, "", "…"), ("20", None)),
-        ({"mode": "down"}, Move("decreasing income", 12.0, "", "…"), (None, "42")),
+        (
+            {"mode": "keep", "high": "5"},
+            Move("fixed income", 12.0, "", "income <= 99"),
+            ("18", "42"),
+        ),
+        ({"mode": "up"}, Move("increasing income", 12.0, "", "income <= 99"), ("18", None)),
+        (
+            {"mode": "up", "low": "20"},
+            Move("increasing income", 12.0, "", "income <= 99"),
+            ("20", None),
+        ),
+        ({"mode": "down"}, Move("decreasing income", 12.0, "", "income <= 99"), (None, "42")),
         ({"mode": "keep"}, Move("fixed income", None, "", None), (None, None)),
     ],
 )
@@ -534,7 +542,7 @@ def test_values_tried_by_hand_become_the_way(shared):
 
 
 def test_visitors_get_no_rows_of_a_file(shared):
-    with pytest.raises(InputError, match="that is for advisers"):
+    with pytest.raises(InputError, match="Only a page for advisers"):
         Shared(shared.explainer, shared.instances, "approved")
     page = Shared(shared.explainer, target="approved").page
     assert (page["cases"], page["advisers"]) == ([], False)

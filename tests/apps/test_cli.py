@@ -610,6 +610,20 @@ def test_plots_that_cannot_be_drawn(here, denied):
     assert not list(here.glob("*.png"))
 
 
+def test_the_page_lists_rows_for_advisers_only(here, denied):
+    sentence = refused(run("serve loans.lapace --instances denied.csv"))
+    assert "add --advisers" in sentence
+    assert "say --page" in sentence
+    assert "--page or --advisers" in refused(run("serve loans.lapace --target approved"))
+    assert "--instances" in refused(run("serve loans.lapace --advisers --id age"))
+    assert "one process" in refused(run("serve loans.lapace --page --workers 2"))
+
+
+def test_explain_names_the_instances_that_have_the_target(here, denied):
+    said = done("explain loans.lapace denied.csv --target denied").stderr
+    assert "Already predicted as wanted: 0, 1, 2, 3, 4 and 1 more." in said
+
+
 def test_why_not_in_json_is_that_of_the_library(here, denied):
     explainer = Explainer.load("loans.lapace")
     explanation = explainer.explain(denied, target="approved", constraints=["changes <= 0"])

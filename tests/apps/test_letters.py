@@ -249,7 +249,10 @@ def test_a_constraint_that_has_to_give_way_is_said_in_words():
     for text, words in {
         'if home == "own" then rent == 0': "if home is own, then rent is exactly 0",
         "if job changes then tenure <= original": "if job changes, then tenure may only go down",
-        "2*rent <= income": "2*rent <= income",
+        "2*rent <= income": "2 × rent is at most income",
+        "0.9*original <= price": "price is at least 0.9 × today's price",
+        "a - original(b) <= 3": "a − today's b is at most 3",
+        "abs(a - b) >= 3": "the size of a − b is at least 3",
     }.items():
         assert clauses.in_words(parse(text), None, letters.Words()) == words
 

@@ -19,7 +19,14 @@ from lapace.apps.server import create_app, run
 from lapace.apps.workbench import PATH, add_workbench
 from lapace.apps.workbench.access import POLICY, add_login
 from lapace.apps.workbench.columns import describe, form_values, place, read_values
-from lapace.apps.workbench.limits import EFFORTS, LimitQuery, loosened, make_query, steps_to_loosen
+from lapace.apps.workbench.limits import (
+    EFFORTS,
+    LimitQuery,
+    differences,
+    loosened,
+    loosening,
+    make_query,
+)
 from lapace.apps.workbench.session import Session, Shared
 from lapace.apps.workbench.ways import cards, chosen_way, name_of_way
 from lapace.constraints import parse
@@ -37,7 +44,7 @@ def bank_schema() -> Schema:
 @pytest.fixture(scope="module")
 def shared():
     world = worlds.bank()
-    return Shared(world.explainer, world.instances, "approved")
+    return Shared(world.explainer, world.instances, "approved", advisers=True)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +96,7 @@ def test_columns_say_what_a_form_needs():
 
 def test_rows_survive_the_form(shared):
     for cells in shared.rows.cells:
-        read, problems = read_values(shared.schema, form_values(shared.schema, cells))
+        read, problems = read_values(shared.schema, form_values(shared.schema, cells), cells)
         assert not problems
         np.testing.assert_array_equal(read, cells)
 
@@ -101,9 +108,34 @@ def test_rows_survive_the_form(shared):
 )  # fmt: skip
 def test_what_cannot_be_read_is_said_by_field(name, value):
     days = Schema.infer([{"start": f"2024-01-{day:02}"} for day in range(1, 30)])
-    found = read_values(days if name == "start" else bank_schema(), {name: value})[1]
+    schema = days if name == "start" else bank_schema()
+    found = read_values(schema, {name: value}, np.full(len(schema.features), np.nan))[1]
     assert list(found) == [name]
     assert found[name].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("value", "tried", "sentence"),
+    [
+        ("-5", True, "This must be between 1 and 200."),
+        ("201", True, "This must be between 1 and 200."),
+        ("2.5", True, "This must be a whole number."),
+        (None, True, "This is needed."),
+        ("7", True, ""),
+        ("250", True, ""),  # as it was
+        ("-5", False, "This is too far from the values known here: 1 to 200."),
+        ("2.5", False, "This must be a whole number."),
+        (None, False, "This is needed."),
+        ("230", False, ""),  # a fact may lie a little outside
+        ("1e9", False, "This is too far from the values known here: 1 to 200."),
+    ],
+)
+def test_values_outside_bounds_and_lattice_are_refused(value, tried, sentence):
+    rows = [{"Quantity": k, "Region": "ab"[k % 2]} for k in [*range(1, 201)] * 2]
+    schema, before = Schema.infer(rows), np.array([250.0, 0.0])
+    form = {"Quantity": value, "Region": 0}
+    found = read_values(schema, form, before, tried=tried)[1]
+    assert found == ({"Quantity": sentence} if sentence else {})
 
 
 # --- limits ------------------------------------------------------------------------------------
@@ -150,9 +182,13 @@ def test_mistakes_in_typed_limits_get_the_languages_sentences():
     typed = ["incme >= 3", "income >=", "x" * 2000, "income <= -5"]
     query = make_query({"typed": typed}, bank_schema(), LABELS)
     assert not query.constraints
-    assert [place for place, _ in query.problems] == typed
+    assert [place for place, _ in query.problems] == [f"typed:{line}" for line in typed]
     assert "Did you mean 'income'" in query.problems[0][1]
     assert "can never hold" in query.problems[3][1]
+    said = {"age": {"low": "old"}, "income": {"mode": "free", "high": "-5"}}
+    problems = dict(make_query({"features": said}, bank_schema(), LABELS).problems)
+    assert problems["limit:age"] == "This must be a number."
+    assert problems["limit:income"].startswith("No value keeps to this: known values go from")
 
 
 def test_loosening_changes_the_visitors_limits_only():
@@ -171,19 +207,59 @@ def test_loosening_changes_the_visitors_limits_only():
         Move("fixed age", None, "'fixed age' is left out", None),
     )
     why = WhyNot("none_found", drop=("income <= 40",), moves=moves)
-    steps = steps_to_loosen(why, query, schema)
-    assert [step.yours for step in steps] == [True, True, True, True, False]
-    assert steps[0].text == "“income is at most 50” instead of “income is at most 40”"
-    assert steps[1].text == "without “income may only go up”"
-    assert steps[2].text == "“at most 2 things change” instead of “at most 1 thing changes”"
-    assert steps[4].now == "age stays as it is"
-    after = loosened(limits, why, query, schema)
+    own = loosening(why, query)
+    assert own == list(moves[:4])
+    start = np.full(len(schema.features), 30.0)
+    after = loosened(limits, own, query, schema, start)
     assert after["features"]["income"] == {"mode": "free", "high": "50"}
     assert (after["most"], after["typed"]) == (2, ["debt <= 12"])
     assert limits["most"] == 1  # what was handed over stays as it was
+    said = differences(query, make_query(after, schema, LABELS), schema)
+    assert said == [
+        {"now": "income may only go up and is at most 40", "then": "income is at most 50"},
+        {
+            "now": "at most 1 thing changes, debt is at most 9",
+            "then": "at most 2 things change, debt is at most 12",
+        },
+    ]
     clash = replace(why, drop=(), clash=("income <= 40", "fixed age"))
-    only = loosened(limits, clash, query, schema)
-    assert (only["features"]["income"]["high"], only["most"]) == ("50", 1)
+    assert loosening(clash, query) == [moves[0]]  # one is enough
+    unknown = replace(clash, moves=())
+    assert loosening(unknown, query) == [Move("income <= 40", None, "")]
+
+
+@pytest.mark.parametrize(
+    ("said", "move", "expected"),
+    [
+        (
+            {"mode": "keep", "high": "5"},
+            Move("fixed income", 12.0, "", "income <= 99"),
+            ("18", "42"),
+        ),
+        ({"mode": "up"}, Move("increasing income", 12.0, "", "income <= 99"), ("18", None)),
+        (
+            {"mode": "up", "low": "20"},
+            Move("increasing income", 12.0, "", "income <= 99"),
+            ("20", None),
+        ),
+        ({"mode": "down"}, Move("decreasing income", 12.0, "", "income <= 99"), (None, "42")),
+        ({"mode": "keep"}, Move("fixed income", None, "", None), (None, None)),
+    ],
+)
+def test_a_direction_is_loosened_by_no_more_than_is_needed(said, move, expected):
+    schema, limits = bank_schema(), {"features": {"income": said}}
+    query = make_query(limits, schema, LABELS)
+    after = loosened(limits, [move], query, schema, np.full(len(schema.features), 30.0))
+    found = after["features"]["income"]
+    assert (found["mode"], found.get("low"), found.get("high")) == ("free", *expected)
+
+
+def test_a_list_is_loosened_by_the_category_that_is_needed():
+    schema, limits = bank_schema(), {"features": {"home": {"mode": "free", "levels": [0]}}}
+    query = make_query(limits, schema, LABELS)
+    move = Move(query.constraints[0], None, "", "home in {original, kin, rent}")
+    after = loosened(limits, [move], query, schema, np.zeros(len(schema.features)))
+    assert after["features"]["home"]["levels"] == [0, 2]
 
 
 # --- ways --------------------------------------------------------------------------------------
@@ -205,7 +281,8 @@ def test_every_stop_is_ok_and_named(explanation):
         keys = [stop["key"] for stop in card["stops"]]
         assert len(set(keys)) == len(keys)
         assert card["stops"][card["start"]]["key"] == f"best{card['rank']}"
-        assert sum("surest" in stop for stop in card["stops"]) == 1
+        assert sum(stop.get("surest", False) for stop in card["stops"]) <= 1
+        assert all(stop["meaning"] or stop["name"].startswith("Step") for stop in card["stops"])
         names |= {stop["name"] for stop in card["stops"]}
         chances, distances = ([s[key] for s in card["stops"]] for key in ("chance", "distance"))
         assert chances == sorted(chances)
@@ -228,6 +305,37 @@ def test_every_stop_is_ok_and_named(explanation):
     assert {"End of the way", "Half-way"} & names
     ends = [card["stops"][-1]["key"] for card in found]
     assert len(set(ends)) == len(ends)  # ways do not share their path
+
+
+def test_a_badge_does_not_contradict_what_stands_beside_it(explanation):
+    for edges in ("none", "all", "unlikely"):
+
+        def has_margin(rows, edges=edges):
+            return {
+                "none": np.ones(len(rows), dtype=bool),
+                "all": np.zeros(len(rows), dtype=bool),
+                "unlikely": rows.probability > 0.8,
+            }[edges]
+
+        best = explanation.best()
+        mark = np.where(has_margin(best), "", "edge").astype(object)
+        marked = replace(best, mark=mark)
+        minimal = {**explanation.minimal, "best": marked}
+        found = cards(replace(explanation, minimal=minimal), has_margin)["cards"]
+        for stop in (stop for card in found for stop in card["stops"]):
+            assert not (stop["edge"] and stop.get("surest"))
+            assert not (stop["edge"] and stop["name"] == "Recommended")
+            if edges == "unlikely":  # "only just" is about the chance, not the place on the dial
+                assert stop["edge"] == (stop["chance"] <= 0.8)
+
+
+def test_the_easiest_way_comes_first(explanation):
+    best = explanation.best()
+    turned = replace(best, distance=best.distance[::-1].copy())
+    minimal = {**explanation.minimal, "best": turned}
+    found = cards(replace(explanation, minimal=minimal))["cards"]
+    efforts = [card["stops"][card["start"]]["distance"] for card in found]
+    assert efforts == sorted(efforts)
 
 
 def test_ways_are_named_by_what_they_ask():
@@ -288,15 +396,34 @@ def test_rows_of_the_file_come_by_position_or_name(shared):
 def test_a_decision_on_values_by_hand_agrees_with_the_classifier(shared):
     session, row = Session(shared), refused(shared)
     assert session.answer({"kind": "judge", "row": row})["label"] == "refused"
-    rich = {**row, "income": "200"}
+    rich = {**row, "income": "95"}
     found = session.answer(
         {"kind": "judge", "row": rich, "start": row, "limits": {"typed": ["income <= 90"]}}
     )
     assert (found["label"], found["reached"]) == ("approved", True)
-    assert found["broken"] == ["income <= 90"]
+    assert found["broken"] == ["income is at most 90"]
     assert found["chance"] > 0.5
     assert session.answer({"kind": "judge", "row": dict.fromkeys(row)})["problems"]
     assert session.answer({"kind": "judge", "row": "?"})["problems"]
+    for value in ("-5", "", "0.01"):
+        tried = {"kind": "judge", "row": {**row, "income": value}, "start": row}
+        assert [place for place, _ in session.answer(tried)["problems"]] == ["income"]
+
+
+def test_rules_are_said_in_words_each_column_alone(shared, monkeypatch):
+    fitted = shared.explainer.fitted_
+    rules = tuple(map(parse, ("fixed age, home", "2*debt <= income")))
+    monkeypatch.setattr(shared.explainer, "fitted_", replace(fitted, rules=rules))
+    monkeypatch.setitem(shared.__dict__, "page", None)
+    fresh = Shared(shared.explainer, shared.instances, "approved", advisers=True)
+    assert [rule["text"] for rule in fresh.page["rules"]] == [
+        "age stays as it is and home stays as it is",
+        "2 × debt is at most income",
+    ]
+    row = refused(fresh) | {"debt": "30", "home": 1}
+    other = {**row, "home": 2, "income": "50"}
+    found = Session(fresh).answer({"kind": "judge", "row": other, "start": row})
+    assert found["broken"] == ["home stays as it is", "2 × debt is at most income"]
 
 
 def test_explaining_is_the_librarys_own_answer(shared):
@@ -384,10 +511,41 @@ def test_where_nothing_fits_one_click_loosens_it(shared):
     limits = {"features": {**keep, "income": {"mode": "free", "high": str(now + 0.5)}}}
     found = session.answer({"kind": "explain", "row": row, "limits": limits})
     assert found["status"] in ("none_found", "infeasible")
-    why = session.answer({"kind": "whynot", "row": row, "limits": limits})
-    assert any(step["yours"] for step in why["steps"])
-    again = session.answer({"kind": "explain", "row": row, "limits": why["limits"]})
-    assert again["status"] == "answered"
+    question = {"row": row, "limits": limits, "name": "7"}
+    why = session.answer({"kind": "whynot", **question})
+    assert [step["now"] for step in why["steps"]] == [f"income is at most {now + 0.5:.1f}"]
+    promised = why["then"]["cards"][0]
+    assert why["then"]["status"] == "answered"
+    # What is said to follow is what the loosened question gives, also after a restart.
+    loose = {**question, "limits": why["limits"], "shown": why["shown"]}
+    again = Session(shared).answer({"kind": "explain", **loose})
+    assert again["cards"] == why["then"]["cards"]
+    stop = promised["stops"][0]
+    bound = why["limits"]["features"]["income"]["high"]
+    assert float(stop["changes"][0]["value"]) <= float(bound)
+    assert why["shown"][0] == {"income": bound}  # the row that was named is a candidate
+
+
+def test_values_tried_by_hand_become_the_way(shared):
+    session, row = Session(shared), refused(shared)
+    tried = {**row, "income": "90", "home": 1}
+    assert session.answer({"kind": "judge", "row": tried, "start": row})["reached"]
+    keep = {name: {"mode": "keep"} for name in shared.schema.names}
+    exact = {"income": {"low": "90", "high": "90"}, "home": {"levels": [1], "must": True}}
+    limits = {"features": {**keep, **exact}}
+    way = {name: tried[name] for name in exact if tried[name] != row[name]}
+    found = session.answer({"kind": "explain", "row": row, "limits": limits, "shown": [way]})
+    (card,) = found["cards"]
+    names = shared.schema.names
+    shown = {names[c["f"]]: c["value"] for c in card["stops"][card["start"]]["changes"]}
+    assert shown == way
+
+
+def test_visitors_get_no_rows_of_a_file(shared):
+    with pytest.raises(InputError, match="Only a page for advisers"):
+        Shared(shared.explainer, shared.instances, "approved")
+    page = Shared(shared.explainer, target="approved").page
+    assert (page["cases"], page["advisers"]) == ([], False)
 
 
 # --- who may open it ---------------------------------------------------------------------------

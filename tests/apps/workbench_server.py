@@ -1,6 +1,6 @@
 """Serves the workbench of a small explainer: `python -m tests.workbench_server loans 0 [token]`.
 
-It prints its address once it listens.
+It prints its address once it listens. `visitors` has no rows and is not for advisers.
 """
 
 from __future__ import annotations
@@ -76,16 +76,23 @@ def post() -> tuple[Explainer, Any, Any]:
     return world.explainer, world.instances, None
 
 
+def visitors() -> tuple[Explainer, Any, Any]:
+    """The loans, for those whom the decisions are about."""
+    return loans()[0], None, "approved"
+
+
 def main(name: str, port: str, token: str | None = None) -> None:
     explainer, instances, target = {
         "loans": loans,
         "clinic": clinic,
         "post": post,
+        "visitors": visitors,
     }[name]()
     workbench.serve(
         explainer,
         instances,
         target=target,
+        advisers=instances is not None,
         port=int(port),
         token=token,
         timeout=300.0,  # however busy the machine is

@@ -175,6 +175,9 @@ def _note_statuses(
         many = "1 instance" if count == 1 else f"{count} instances"
         listed = ", ".join(names["malformed"])
         warn(f"{many} could not be read: {listed}{more}. --format json has the reasons.")
+    if count := statuses["already_target"]:
+        more = f" and {count - NAMED} more" if count > NAMED else ""
+        note(f"Already predicted as wanted: {', '.join(names['already_target'])}{more}.")
     if statuses["answered"]:
         note("Such changes turn the model's prediction; they need not cause the outcome.")
     unanswered = ",".join([*names.get("none_found", []), *names.get("infeasible", [])])

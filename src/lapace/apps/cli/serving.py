@@ -43,12 +43,16 @@ class ServerSettings:
     log_requests: bool = Option(False, "--log-requests", help="Log requests, without their data.")
 
 
-@command("serve", "lapace serve loans.lapace --instances instances.csv --port 8000")
+@command("serve", "lapace serve loans.lapace --advisers --instances instances.csv")
 def serve(
     *,
     model: Model,
+    page: bool = Option(False, "--page", help="Add a page on which visitors fill in a form."),
+    advisers: bool = Option(
+        False, "--advisers", help="Add the page for advisers: they see --instances and the report."
+    ),
     instances: str | None = Option(
-        None, metavar="FILE", help="Rows to choose from on a page; all its visitors can see them."
+        None, metavar="FILE", help="Rows that advisers choose from on the page; needs --advisers."
     ),
     target: str | None = Option(None, help="The label that visitors of the page usually want."),
     id_column: str | None = KNOWN_ID,
@@ -58,18 +62,27 @@ def serve(
 ) -> None:
     """Serve explanations over HTTP, to this machine only unless --host says otherwise.
 
-    With --instances there is a page too, on which visitors find out what would have to change.
+    With --page there is a page too, on which visitors find out what would have to change.
     """
     from lapace.apps import server
 
-    if instances is None and (target, id_column) != (None, None):
-        raise InputError("--target and --id are about the page: name its rows with --instances.")
+    if instances is not None and not advisers:
+        raise InputError(
+            "Everyone who opens the page could see all rows of --instances: add --advisers if only "
+            "advisers open it. Otherwise leave --instances out and say --page: visitors fill in a "
+            "form."
+        )
+    page = page or advisers
+    if not page and target is not None:
+        raise InputError("--target is about the page: add --page or --advisers.")
+    if instances is None and id_column is not None:
+        raise InputError("--id is about the rows of the page: name them with --instances.")
     if workers < 1:
         raise InputError(f"--workers {workers} is no number of processes: give one from 1.")
-    if instances is not None and workers > 1:
+    if page and workers > 1:
         raise InputError(
-            "The page of --instances is served by one process: a visitor's socket has to find it. "
-            "Leave --workers out."
+            "The page is served by one process: a visitor's socket has to find it. Leave --workers "
+            "out."
         )
     _check_access(settings)
     _log_as_json(requests=settings.log_requests)
@@ -82,12 +95,14 @@ def serve(
         server.run_workers(app, workers, host=host, port=port, ready=_note_address)
         return
     run: Callable[..., None] = partial(server.serve, explainer)
-    if instances is not None:
+    if page:
         from lapace.apps import workbench
 
-        table = inputs.read_table(instances, id_column, explainer.id_column_)
+        table = None
+        if instances is not None:
+            table = inputs.read_table(instances, id_column, explainer.id_column_)
         wanted = inputs.parse_label(explainer.classes_, target)
-        run = partial(workbench.serve, explainer, table, target=wanted)
+        run = partial(workbench.serve, explainer, table, target=wanted, advisers=advisers)
     with _threads_end():
         run(**asdict(settings), timeout=loader.timeout, ready=_note_address)
 

@@ -114,9 +114,34 @@ def clauses(constraint: Constraint, schema: Schema | None, words: Words) -> list
             parts = [joined([in_words(c, schema, words) for c in side]) for side in (when, then)]
             return [Clause("", f"if {parts[0]}, then", parts[1])]
     pairs = _about_columns(constraint, schema)
+    if not pairs and isinstance(constraint, Comparison):
+        return [Clause("", joined([_pair_words(*p, words) for p in constraint.pairs]), "")]
     if not pairs:
         return [Clause("", str(constraint), "")]
     return [Clause(name, words.column(name), predicate) for name, predicate in pairs]
+
+
+def _pair_words(left: Side, relation: Relation, right: Side, words: Words) -> str:
+    """Says a comparison of several columns, a side that may change first."""
+    if all(term.original for term in left.terms):
+        left, relation, right = right, MIRROR[relation], left
+    return f"{_side_words(left, words)} is {BOUNDS[relation]} {_side_words(right, words)}"
+
+
+def _side_words(side: Side, words: Words) -> str:
+    """Says a side of a comparison of several columns: `84*rent - 5` as "84 × rent − 5"."""
+    if isinstance(side, Category):
+        return side.name
+    if isinstance(side, Absolute):
+        return f"the size of {_side_words(side.inner, words)}"
+    text = ""
+    for term in side.terms:
+        name = ("today's " if term.original else "") + words.column(term.feature)
+        size = "" if abs(term.coefficient) == 1 else f"{abs(term.coefficient):,.12g} × "
+        text += (" − " if term.coefficient < 0 else " + ") + size + name
+    if side.constant or not text:
+        text += (" − " if side.constant < 0 else " + ") + f"{abs(side.constant):,.12g}"
+    return text.removeprefix(" + ").strip()
 
 
 def _about_columns(constraint: Constraint, schema: Schema | None) -> list[tuple[str, str]]:

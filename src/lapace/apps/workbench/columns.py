@@ -1,7 +1,9 @@
 """Columns and rows as the page shows them: labels, inputs, scales, and values typed into a form.
 
 A value of the form is a number as text, a date as `YYYY-MM-DD`, the position of a category among
-the column's levels, or None where it is missing.
+the column's levels, or None where it is missing. A visitor's details are facts, so they may lie
+somewhat outside what was seen in training. Values that a visitor tries instead of them may not:
+they have to be values that a counterfactual could have.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from lapace.apps.letters.words import Words
 from lapace.arrays import Floats
 from lapace.constraints import Constraint
 from lapace.schema import Feature, Schema
+from lapace.schema.features import on_lattice
 
 __all__ = [
     "PLAIN", "Json", "describe", "form_value", "form_values", "locks", "place", "read_value",
@@ -57,6 +60,7 @@ def _column(feature: Feature, lock: str) -> Json:
         "offered": len(feature.categories),
         "lock": lock,
         "derived": [PLAIN.title(name) for name in feature.inputs],
+        "needed": not feature.missing and feature.derived is None,
         "scale": _scale(feature, low, high),
     }
     if number:
@@ -161,27 +165,62 @@ def form_value(feature: Feature, cell: float) -> str | int | None:
     return f"{cell:.12g}"
 
 
-def read_values(schema: Schema, values: Mapping[str, Any]) -> tuple[Floats, dict[str, str]]:
-    """The cells of a form, and by column a sentence about what cannot be read.
+def read_values(
+    schema: Schema, values: Mapping[str, Any], known: Floats | None = None, *, tried: bool = False
+) -> tuple[Floats, dict[str, str]]:
+    """The cells of a form, and by column a sentence about what cannot be used.
+
+    Args:
+        schema: The columns.
+        values: The form.
+        known: The row that the form began with: its cells are accepted whatever they are.
+        tried: Whether the values are tried instead of those of `known`, and are no facts.
 
     Examples:
         >>> schema = Schema.infer([{"age": 20 + i % 40, "home": "ab"[i % 2]} for i in range(99)])
         >>> read_values(schema, {"age": "31", "home": 1})
         (array([31.,  1.]), {})
         >>> read_values(schema, {"age": "old", "home": None})[1]
-        {'age': 'This must be a number.'}
+        {'age': 'This must be a number.', 'home': 'This is needed.'}
+        >>> read_values(schema, {"age": "61", "home": 1}, np.array([31.0, 1.0]), tried=True)[1]
+        {'age': 'This must be between 20 and 59.'}
     """
     cells = np.full(len(schema.features), np.nan)
     problems: dict[str, str] = {}
     for i, feature in enumerate(schema.features):
         value = values.get(feature.name)
-        if value is None or value == "":
-            continue
         try:
-            cells[i] = read_value(feature, value)
+            if value is not None and value != "":
+                cells[i] = read_value(feature, value)
+            same = known is not None and np.array_equal(cells[i], known[i], equal_nan=True)
+            if not same and feature.derived is None:
+                _check(feature, cells[i], tried=tried)
         except ValueError as error:
             problems[feature.name] = str(error)
     return cells, problems
+
+
+def _check(feature: Feature, cell: float, *, tried: bool) -> None:
+    """Raises a `ValueError` about a cell that a visitor may not give a column."""
+    if np.isnan(cell):
+        if tried or not feature.missing:
+            raise ValueError("This is needed.")
+        return
+    if feature.kind != "continuous":
+        if tried and cell >= len(feature.categories):
+            raise ValueError("This is known from your details only: choose another.")
+        return
+    low, high = feature.lower, feature.upper
+    texts = feature.text(low), feature.text(high)
+    if tried and not low <= cell <= high:
+        raise ValueError("This must be between {} and {}.".format(*texts))
+    least = low - feature.span
+    if not (least if low < 0 else max(0.0, least)) <= cell <= high + feature.span:
+        raise ValueError("This is too far from the values known here: {} to {}.".format(*texts))
+    step = feature.resolution if tried or feature.integer else 0.0
+    if step and not np.isclose(on_lattice(np.array(cell), step), cell, rtol=0, atol=step * 1e-6):
+        whole = "whole number" if step == 1 else f"multiple of {step:.12g}"
+        raise ValueError(f"This must be a {whole}.")
 
 
 def read_value(feature: Feature, value: Any) -> float:

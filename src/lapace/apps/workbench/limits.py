@@ -1,28 +1,32 @@
 """A visitor's limits as constraints and costs, and what to loosen where nothing fits.
 
 The page sends limits as JSON: for each column that has any, `mode` (`free`, `keep`, `up`, `down`),
-`low` and `high` (numbers or dates of the form), `levels` (the categories allowed, by position) and
-`effort` (0 very easy to 4 very hard); beside them `most`, how many things may change, `typed`,
-constraints in the language, and `target`, the position of the label wanted.
+`low` and `high` (numbers or dates of the form), `levels` (the categories allowed beside today's, by
+position; with `must`, without today's) and `effort` (0 very easy to 4 very hard); beside them
+`most`, how many things may change, `typed`, constraints in the language, and `target`, the position
+of the label wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from lapace.apps.letters.wording import move_words, needed_moves
+from lapace.apps.letters.clauses import clauses
+from lapace.apps.letters.wording import needed_moves
 from lapace.apps.workbench.columns import PLAIN, Json, form_value, read_value
-from lapace.constraints import Membership, System, parse
+from lapace.arrays import Floats
+from lapace.constraints import ChangeLimit, Membership, System, parse
 from lapace.errors import InputError
 from lapace.result import ANY_OTHER, Move, WhyNot
 from lapace.schema import Feature, Schema
+from lapace.why_not.relaxation import joined
 
-__all__ = ["EFFORTS", "LimitQuery", "Step", "loosened", "make_query", "steps_to_loosen"]
+__all__ = ["EFFORTS", "LimitQuery", "differences", "loosened", "loosening", "make_query"]
 
 EFFORTS = (0.25, 0.5, 1.0, 2.0, 4.0)  # very easy, easy, as usual, hard, very hard
 USUAL = 2  # the position of 1.0
@@ -41,7 +45,8 @@ class LimitQuery:
             `("", "most")`, `("", "typed")`.
         costs: The weight of each column that has one.
         target: The label wanted; None to leave it to the library.
-        problems: What cannot be used: the line, and a sentence.
+        problems: What cannot be used, and a sentence: `limit:income` for a column's limits,
+            `typed:…` for a typed line.
     """
 
     constraints: tuple[str, ...] = ()
@@ -49,21 +54,6 @@ class LimitQuery:
     costs: Mapping[str, float] = field(default_factory=dict)
     target: Any = None
     problems: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Step:
-    """One thing to loosen.
-
-    Attributes:
-        text: What would change, in words.
-        yours: Whether it is one of the visitor's limits: a rule cannot be loosened.
-        now: The limit as it is, in words.
-    """
-
-    text: str
-    yours: bool
-    now: str
 
 
 def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any]) -> LimitQuery:
@@ -91,7 +81,7 @@ def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any])
         try:
             texts += [(feature.name, part, text) for part, text in _texts(feature, said)]
         except ValueError as error:
-            problems.append((PLAIN.title(feature.name), str(error)))
+            problems.append((f"limit:{feature.name}", str(error)))
         effort = said.get("effort", USUAL)
         if effort in range(len(EFFORTS)) and effort != USUAL:
             costs[feature.name] = EFFORTS[effort]
@@ -105,7 +95,9 @@ def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any])
         try:
             constraints.setdefault(_checked(text, schema), (name, part))
         except InputError as error:
-            problems.append((text if part == "typed" else PLAIN.title(name), str(error)))
+            typed_here = part == "typed"
+            sentence = str(error) if typed_here else _outside(schema[name])
+            problems.append((f"typed:{text}" if typed_here else f"limit:{name}", sentence))
     return LimitQuery(
         tuple(constraints),
         tuple(constraints.values()),
@@ -113,6 +105,11 @@ def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any])
         _target(limits.get("target"), labels),
         tuple(problems),
     )
+
+
+def _outside(feature: Feature) -> str:
+    texts = feature.text(feature.lower), feature.text(feature.upper)
+    return "No value keeps to this: known values go from {} to {}.".format(*texts)
 
 
 def _target(value: Any, labels: Sequence[Any]) -> Any:
@@ -147,7 +144,8 @@ def _texts(feature: Feature, said: Mapping[str, Any]) -> list[tuple[str, str]]:
         chosen = [k for k in said["levels"] if k in range(len(feature.categories))]
         if len(chosen) < len(feature.categories):
             values = tuple(_category(feature.categories[k]) for k in sorted(set(chosen)))
-            texts.append(("levels", str(Membership(feature.name, values, original=True))))
+            others = Membership(feature.name, values, original=not said.get("must"))
+            texts.append(("levels", str(others)))
     return texts
 
 
@@ -167,49 +165,97 @@ def _category(level: Any) -> str | float:
 # Where nothing fits
 
 
-def steps_to_loosen(why: WhyNot, query: LimitQuery, schema: Schema) -> list[Step]:
-    """Returns what would have to give way, in words a visitor knows."""
-    steps = []
-    for move in needed_moves(why):
-        now, relaxed = move_words(move, schema, PLAIN)
-        text = f"“{relaxed}” instead of “{now}”" if relaxed else f"without “{now}”"
-        steps.append(Step(text, move.constraint in query.constraints, now))
-    return steps
+def differences(before: LimitQuery, after: LimitQuery, schema: Schema) -> list[Json]:
+    """Returns what two sets of limits say differently, column by column, in words.
+
+    `now` is what the first says, `then` what the second says instead; one of them may be empty.
+    """
+    old, new = (dict(zip(q.constraints, q.sources, strict=True)) for q in (before, after))
+    found = []
+    for place in dict.fromkeys(name for name, _ in (*old.values(), *new.values())):
+        now, then = (
+            _words([c for c, (name, _) in one.items() if name == place and c not in other], schema)
+            for one, other in ((old, new), (new, old))
+        )
+        if now or then:
+            found.append({"now": now, "then": then})
+    return found
 
 
-def loosened(limits: Mapping[str, Any], why: WhyNot, query: LimitQuery, schema: Schema) -> Json:
-    """The limits with what `why` names loosened as far as it says; rules stay.
+def _words(constraints: Iterable[str], schema: Schema) -> str:
+    """Says constraints, the column once where all are about one."""
+    said: dict[str, list[str]] = {}
+    for constraint in map(parse, constraints):
+        for clause in clauses(constraint, schema, PLAIN):
+            said.setdefault(clause.subject, []).append(clause.predicate)
+    return ", ".join(f"{subject} {joined(each)}".strip() for subject, each in said.items())
+
+
+def loosening(why: WhyNot, query: LimitQuery) -> list[Move]:
+    """Returns the moves of the visitor's own limits that are enough.
+
+    Of limits that contradict each other the first alone is, left out where no move of it is known.
+    """
+    moves = [move for move in needed_moves(why) if move.constraint in query.constraints]
+    left_out = [Move(text, None, "") for text in why.clash if text in query.constraints]
+    return (moves or left_out)[:1] if why.clash else moves
+
+
+def loosened(
+    limits: Mapping[str, Any],
+    moves: Iterable[Move],
+    query: LimitQuery,
+    schema: Schema,
+    start: Floats,
+) -> Json:
+    """The limits loosened as far as some moves say.
 
     Args:
         limits: As the page sent them.
-        why: Why nothing was found.
+        moves: Of some of these limits.
         query: What was made of the limits.
         schema: The columns.
+        start: The visitor's row.
     """
     after: Json = deepcopy(dict(limits))
     sources = dict(zip(query.constraints, query.sources, strict=True))
-    # Of constraints that contradict each other one has to give way, of others all.
-    mine = [move for move in needed_moves(why) if move.constraint in sources]
-    for move in mine[:1] if why.clash else mine:
+    for move in moves:
         name, part = sources[move.constraint]
+        relaxed = parse(move.relaxed) if move.relaxed else None
         if part == "typed":
-            lines = [_loosened_line(line, move) for line in after.get("typed") or ()]
-            after["typed"] = [line for line in lines if line]
+            kept = [line for line in after["typed"] if str(parse(line)) != move.constraint]
+            after["typed"] = [*kept, move.relaxed] if move.relaxed else kept
         elif part == "most":
-            after["most"] = _most(move)
+            after["most"] = relaxed.most if isinstance(relaxed, ChangeLimit) else None
         else:
-            said = after["features"][name]
-            bound = _relaxed_bound(move, schema[name]) if part in ("low", "high") else None
-            said[part] = "free" if part == "mode" else bound and form_value(schema[name], bound)
+            said, feature = after["features"][name], schema[name]
+            if part == "mode":
+                said |= _relaxed_mode(said, move, feature, start[schema.index(name)])
+            elif part == "levels":
+                said["levels"] = None
+                if isinstance(relaxed, Membership):
+                    every = [_category(level) for level in feature.categories]
+                    texts = set(map(str, relaxed.values))
+                    said["levels"] = [k for k, level in enumerate(every) if str(level) in texts]
+            else:
+                bound = _relaxed_bound(move, feature)
+                said[part] = None if bound is None else form_value(feature, bound)
     return after
 
 
-def _loosened_line(line: str, move: Move) -> str | None:
-    try:
-        same = str(parse(line)) == move.constraint
-    except InputError:
-        return line
-    return move.relaxed if same else line
+def _relaxed_mode(said: Mapping[str, Any], move: Move, feature: Feature, own: float) -> Json:
+    """The limits in place of `keep`, `up` or `down`: how far the value may go from today's."""
+    free = {"mode": "free"} | ({"low": None, "high": None} if said["mode"] == "keep" else {})
+    if move.by is None or move.relaxed is None or feature.kind != "continuous" or np.isnan(own):
+        return free
+    bounds = {"low": own - move.by, "high": own + move.by}
+    for part, other in (("low", "down"), ("high", "up")):
+        if said["mode"] == other:
+            del bounds[part]
+        elif said["mode"] != "keep" and said.get(part) not in (None, ""):
+            both = (bounds[part], read_value(feature, said[part]))
+            bounds[part] = max(both) if part == "low" else min(both)
+    return free | {part: form_value(feature, bound) for part, bound in bounds.items()}
 
 
 def _relaxed_bound(move: Move, feature: Feature) -> float | None:
@@ -217,8 +263,3 @@ def _relaxed_bound(move: Move, feature: Feature) -> float | None:
     text = (move.relaxed or "").rpartition("= ")[2].strip('"')
     number = feature.number(text) if text else None
     return None if number is None or np.isnan(number) else float(number)
-
-
-def _most(move: Move) -> int | None:
-    count = (move.relaxed or "").rpartition("= ")[2]
-    return int(count) if count.isdecimal() else None

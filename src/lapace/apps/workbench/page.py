@@ -81,11 +81,12 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
         raise InputError("This process has a workbench already. Start another process for more.")
     page = shared.page | {"path": PATH, "login": app.state.tokens is not None}
     add_login(app)
-    report = REPORT.format(path=PATH, icon=ICON, report=shared.explainer.report_.to_html())
+    if shared.advisers:
+        report = REPORT.format(path=PATH, icon=ICON, report=shared.explainer.report_.to_html())
 
-    @app.get(f"{PATH}/report", include_in_schema=False)
-    async def adviser() -> Response:
-        return HTMLResponse(report)
+        @app.get(f"{PATH}/report", include_in_schema=False)
+        async def adviser() -> Response:
+            return HTMLResponse(report)
 
     @ui.page("/", title=TITLE, favicon=ICON)
     def visitor() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -18,15 +18,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lapace.apps.letters import letter
+from lapace.apps.letters.clauses import in_words
+from lapace.apps.letters.wording import needed_moves
 from lapace.apps.letters.words import file_name
-from lapace.apps.workbench.columns import Json, describe, form_values, read_values
-from lapace.apps.workbench.limits import LimitQuery, loosened, make_query, steps_to_loosen
+from lapace.apps.workbench.columns import PLAIN, Json, describe, form_values, read_values
+from lapace.apps.workbench.limits import (
+    LimitQuery,
+    differences,
+    loosened,
+    loosening,
+    make_query,
+)
 from lapace.apps.workbench.ways import WAYS, cards, chosen_way
-from lapace.arrays import Floats
-from lapace.constraints import System
+from lapace.arrays import Bools, Floats
+from lapace.budget import Budget, current
+from lapace.constraints import Shorthand, System, parse
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer, Search
-from lapace.result import ANY_OTHER, Explanation, record
+from lapace.result import ANY_OTHER, Counterfactuals, Explanation, record
 from lapace.schema import Schema
 from lapace.table import read, spelling
 
@@ -34,6 +43,8 @@ __all__ = ["Session", "Shared"]
 
 LISTED = 1_000  # rows of the file that the page lists
 SHOWN = 20  # ways shown already that a question may name
+ROUNDS = 3  # of loosening until there is a way
+REASONS = 0.7  # share of a message's time for the reasons: the answer that follows needs the rest
 SEARCH = Search(n_best=WAYS)
 
 
@@ -61,11 +72,17 @@ class Shared:
         explainer: A fitted one.
         instances: Rows to choose from, a table of any kind; None for none.
         target: The label most visitors want; None to leave it to them.
+        advisers: Whether the page is for advisers, who may see the rows and the fit report.
     """
 
     explainer: Explainer
     instances: Any = None
     target: Any = None
+    advisers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.instances is not None and not self.advisers:
+            raise InputError("Only a page for advisers lists instances: advisers=True.")
 
     @cached_property
     def rows(self) -> ListedRows:
@@ -108,11 +125,12 @@ class Shared:
             "columns": describe(schema, rules),
             "labels": labels,
             "target": labels.index(str(self.target)) if self.target is not None else None,
-            "rules": [{"text": str(rule), "note": rule.note} for rule in rules],
+            "rules": [{"text": in_words(rule, schema, PLAIN), "note": rule.note} for rule in rules],
             "cases": [
                 {"name": name, "label": label}
                 for name, label in zip(self.rows.names, self.decisions, strict=False)
             ],
+            "advisers": self.advisers,
             "unlisted": max(0, len(self.rows.names) - LISTED),
             "first": self._first(),
             "caution": self.explainer.report_.verdict_for(self.target) == "fails",
@@ -186,10 +204,10 @@ class Session:
     def _judge(self, message: Mapping[str, Any]) -> Json:
         """The decision on a row, and which limits it breaks, where it started from another."""
         shared, schema = self.shared, self.shared.schema
-        cells = self._cells(message.get("row"))
-        start = self._cells(message["start"]) if message.get("start") else None
-        base = self._cells(message["base"]) if message.get("base") else start
-        cells = schema.derive(cells[None], None if base is None else base[None])[0]
+        start = self._known(message.get("start"))
+        known = self._known(message.get("base")) if start is None else start
+        cells = self._cells(message.get("row"), known, tried=start is not None)
+        cells = schema.derive(cells[None], None if known is None else known[None])[0]
         query = make_query(message.get("limits") or {}, schema, list(shared.explainer.classes_))
         rows = cells[None] if start is None else np.stack([cells, start])
         classifier = shared.explainer.classifier_.with_fresh_count()
@@ -214,16 +232,25 @@ class Session:
         }
 
     def _broken(self, cells: Floats, start: Floats, query: LimitQuery) -> list[str]:
-        """The limits and rules that a row does not keep."""
-        rules = self.shared.explainer.fitted_.rules
-        system = System.of([*rules, *query.constraints], self.shared.schema, check=False)
-        holds = system.holds(cells[None], start[None])[0]
-        return [str(c) for c, held in zip(system.constraints, holds, strict=True) if not held]
+        """The limits and rules that a row does not keep, in words, a sentence for each column."""
+        rules, schema = self.shared.explainer.fitted_.rules, self.shared.schema
+        system = System.of([*rules, *query.constraints], schema, check=False)
+        short = [c for c in system.constraints if isinstance(c, Shorthand)]
+        alone = [replace(c, features=(name,)) for c in short for name in c.features]
+        every = [*alone, *(c for c in system.constraints if c not in short)]
+        holds = System.of(every, schema, check=False).holds(cells[None], start[None])[0]
+        broken = [c for c, held in zip(every, holds, strict=True) if not held]
+        return list(dict.fromkeys(in_words(c, schema, PLAIN) for c in broken))
 
-    def _cells(self, values: Any) -> Floats:
+    def _known(self, values: Any) -> Floats | None:
+        """The row that a form began with, whatever it holds."""
+        return read_values(self.shared.schema, values)[0] if isinstance(values, Mapping) else None
+
+    def _cells(self, values: Any, known: Floats | None, *, tried: bool = False) -> Floats:
+        """Reads a row of the page; what cannot be used of it is said by column."""
         if not isinstance(values, Mapping):
             raise _ProblemsError([["row", "Choose a row, or fill in the form."]])
-        cells, problems = read_values(self.shared.schema, values)
+        cells, problems = read_values(self.shared.schema, values, known, tried=tried)
         if problems:
             raise _ProblemsError([[name, sentence] for name, sentence in problems.items()])
         if np.isnan(cells).all():
@@ -238,7 +265,8 @@ class Session:
         query = make_query(limits, shared.schema, list(shared.explainer.classes_))
         if query.problems:
             raise _ProblemsError([list(problem) for problem in query.problems])
-        cells, name = self._cells(message.get("row")), message.get("name")
+        cells = self._cells(message.get("row"), self._known(message.get("base")))
+        name = message.get("name")
         values = form_values(shared.schema, cells)
         shown = self._shown(message.get("shown"), values)
         key = json.dumps(
@@ -258,13 +286,7 @@ class Session:
         return explanation, query
 
     def _searched(self, row: Json, query: LimitQuery, shown: Sequence[Floats]) -> Explanation:
-        """Searches for ways of one row; ways shown before that are within the limits stay.
-
-        Args:
-            row: The row, with its `id`.
-            query: The limits.
-            shown: Ways that the page has shown for the row.
-        """
+        """Searches for ways of one row; ways shown before that are within the limits stay."""
         schema, candidates = self.shared.schema, None
         if shown and query.constraints and "instance" not in schema.names:
             ids = read([row]).ids
@@ -288,28 +310,60 @@ class Session:
         start = read_values(schema, values)[0]
         for way in (ways if isinstance(ways, list) else [])[:SHOWN]:
             if isinstance(way, Mapping) and set(way) <= set(schema.names):
-                cells, problems = read_values(schema, {**values, **way})
+                cells, problems = read_values(schema, {**values, **way}, start, tried=True)
                 if not problems:
                     rows.append(schema.derive(cells[None], start[None])[0])
         return rows
 
     def _explain(self, message: Mapping[str, Any]) -> Json:
         explanation, _ = self._explained(message)
-        return cards(explanation)
+        return cards(explanation, self._has_margin)
+
+    def _has_margin(self, rows: Counterfactuals) -> Bools:
+        """Tells which rows keep a margin, as `best` has to."""
+        fitted = self.shared.explainer.fitted_
+        codes = np.array([fitted.labels.index(label) for label in rows.label], dtype=np.int64)
+        return fitted.survival.has_margin(rows.schema, rows.cells, codes, rows.probability)
 
     def _why_not(self, message: Mapping[str, Any]) -> Json:
+        """What to loosen, and the answer that then follows, searched for here and now.
+
+        The row that `why_not` names is a candidate of that search, so the page shows what it says.
+        """
         explanation, query = self._explained(message)
         if explanation.status[0] not in ("none_found", "infeasible"):
             raise _ProblemsError([["limits", "There is a way already."]])
-        explained = self.shared.explainer.why_not(explanation, max_queries=self.max_queries)
-        why, schema = explained.why_not[0], self.shared.schema
-        steps = steps_to_loosen(why, query, schema)
-        limits = message.get("limits") or {}
+        schema, first, clash = self.shared.schema, query, tuple[str, ...]()
+        question = {**message, "limits": message.get("limits") or {}}
+        for _ in range(ROUNDS):
+            with (current() or Budget()).share(REASONS):
+                asked = self.shared.explainer.why_not(explanation, max_queries=self.max_queries)
+            start, why, row = asked.instances[0], asked.why_not.get(0), None
+            if why is None:  # a row was found after all
+                row = asked.nearest().cells[0]
+            else:
+                clash, moves = clash or why.clash, loosening(why, query)
+                if not moves:
+                    break
+                question["limits"] = loosened(question["limits"], moves, query, schema, start)
+                if why.row is not None:
+                    row = schema.cells([dict(why.row)])[0]
+            if row is not None:
+                way = _changed_values(schema, start, row)
+                question["shown"] = [way, *(question.get("shown") or ())]
+            explanation, query = self._explained(question)
+            if explanation.status[0] == "answered":
+                break
+        steps = differences(first, query, schema)
+        if not steps and why is not None and not (why.exact or needed_moves(why)):
+            raise _ProblemsError([["limits", "What stands in the way was not found in time."]])
+        rules = [move.constraint for move in needed_moves(why)] if why and not steps else clash
         return {
-            "text": why.text,
-            "steps": [asdict(step) for step in steps],
-            "oneOf": bool(why.clash),
-            "limits": loosened(limits, why, query, schema) if any(s.yours for s in steps) else None,
+            "steps": steps,
+            "rules": [in_words(parse(text), schema, PLAIN) for text in rules],
+            "limits": question["limits"],
+            "shown": question.get("shown") or [],
+            "then": self._explain(question) if steps or why is None else None,
         }
 
     # -- what is kept -----------------------------------------------------------------------------
@@ -339,6 +393,13 @@ class _ProblemsError(Exception):
     def __init__(self, problems: Sequence[Sequence[str]]) -> None:
         super().__init__("; ".join(sentence for _, sentence in problems))
         self.problems = [list(problem) for problem in problems]
+
+
+def _changed_values(schema: Schema, start: Floats, row: Floats) -> Json:
+    """The values that a row changes, as the page sends a way that it shows."""
+    before, after = form_values(schema, start), form_values(schema, row)
+    own = [f.name for f in schema.features if f.derived is None]
+    return {name: after[name] for name in own if after[name] != before[name]}
 
 
 def _wanted_code(query: LimitQuery, labels: Sequence[Any], own: int) -> int:

@@ -7,15 +7,16 @@ moves it alone: nothing is computed again, and the classifier is not queried.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lapace.apps.letters.wording import RARE, usual
 from lapace.apps.letters.words import Change, changes
 from lapace.apps.workbench.columns import PLAIN, Json, form_value, place
-from lapace.arrays import Floats
+from lapace.arrays import Bools, Floats
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
 
@@ -24,19 +25,26 @@ __all__ = ["cards", "chosen_way", "name_of_way"]
 WAYS = 3
 NAMED = 3  # changes that a name lists
 STOPS = {
-    "nearest": "Closest to today",
-    "best": "Recommended",
-    "marked": "Best found",
-    "middle": "Half-way",
-    "last": "End of the way",
+    "nearest": ("Closest to today", "The least change that is enough."),
+    "best": (
+        "Recommended",
+        "The least change that is clear of the line and looks like real cases.",
+    ),
+    "marked": ("Best found", "Nothing safer or more usual was found within your limits."),
+    "middle": ("Half-way", "Half-way to a typical case with this decision."),
+    "last": ("End of the way", "A typical case with this decision."),
 }
 
+# Tells which ok rows keep a margin to the line between two decisions.
+HasMargin: TypeAlias = Callable[[Counterfactuals], Bools]
 
-def cards(explanation: Explanation) -> Json:
+
+def cards(explanation: Explanation, has_margin: HasMargin | None = None) -> Json:
     """Returns everything that the page shows of one instance's explanation.
 
     Args:
         explanation: Of one instance.
+        has_margin: Which rows keep a margin; without it only the marks of `best` say so.
     """
     one = explanation[0]
     shown: Json = {
@@ -52,10 +60,11 @@ def cards(explanation: Explanation) -> Json:
         rows = np.flatnonzero(best.ok).tolist()
         paths = _paths(explanation, best.where(np.array(rows, dtype=np.int64)))
         owner = _owner_of_nearest(explanation, best, rows)
-        shown["cards"] = [
-            _card(explanation, best, row, path, with_nearest=k == owner)
+        each = [
+            _card(explanation, best, row, path, with_nearest=k == owner, has_margin=has_margin)
             for k, (row, path) in enumerate(zip(rows, paths, strict=True))
         ]
+        shown["cards"] = sorted(each, key=lambda card: card["stops"][card["start"]]["distance"])
     return shown
 
 
@@ -100,28 +109,25 @@ def _card(
     path: int | None,
     *,
     with_nearest: bool,
+    has_margin: HasMargin | None,
 ) -> Json:
     steps = None if path is None else explanation.all_steps(np.array([path]))
     stops = []
     nearest = explanation.nearest()
     if with_nearest and not np.array_equal(nearest.cells[0], best.cells[row], equal_nan=True):
-        stops.append(_stop(nearest, 0, "nearest", STOPS["nearest"]))
+        edge = _edges(nearest, has_margin)[0]
+        stops.append(_stop(nearest, 0, "nearest", *STOPS["nearest"], edge=edge))
     # What lies at the edge, or comes with a word of caution, is shown and not recommended.
     name = STOPS["marked" if best.mark[row] or best.density[row] < RARE else "best"]
-    advised = _stop(best, row, f"best{int(best.rank[row])}", name)
+    advised = _stop(best, row, f"best{int(best.rank[row])}", *name, edge="edge" in best.mark[row])
     stops.append(advised)
     if steps is not None and path is not None:
-        stops += _path_stops(explanation, path, steps)
+        stops += _path_stops(explanation, path, steps, has_margin)
     if all(stop["chance"] is not None for stop in stops):
         stops = _worth_showing(stops, advised)
-        stops[-1]["surest"] = True
-    start = stops.index(advised)
-    return {
-        "title": advised["title"],
-        "rank": int(best.rank[row]),
-        "start": start,
-        "stops": stops,
-    }
+        stops[-1]["surest"] = len(stops) > 1 and not stops[-1]["edge"]
+    start, rank = stops.index(advised), int(best.rank[row])
+    return {"title": advised["title"], "rank": rank, "start": start, "stops": stops}
 
 
 def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:
@@ -133,28 +139,39 @@ def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:
     return sorted(kept, key=lambda stop: (stop["chance"], stop["distance"]))
 
 
-def _path_stops(explanation: Explanation, path: int, steps: Counterfactuals) -> list[Json]:
+def _path_stops(
+    explanation: Explanation, path: int, steps: Counterfactuals, has_margin: HasMargin | None
+) -> list[Json]:
     """The ok steps of a path, the picks among them by name."""
     picked = {
         float(explanation.tau[path, explanation.picked[pick][path]]): pick
         for pick in ("first", "middle", "last")
         if pick in explanation.picked and explanation.ok[path, explanation.picked[pick][path]]
     }
-    where = np.flatnonzero(steps.ok).tolist()
+    where = np.flatnonzero(steps.ok)
+    edges = _edges(steps.where(where), has_margin)
     stops = []
-    for count, k in enumerate(where, 1):
+    for count, (k, edge) in enumerate(zip(where.tolist(), edges, strict=True), 1):
         pick = picked.get(float(steps.tau[k]), "")
-        title = STOPS.get(pick) or f"Step {count} of {len(where)}"
-        stops.append(_stop(steps, k, f"path{path}:{k}", title) | {"pick": pick})
+        name = STOPS.get(pick) or (f"Step {count} of {len(where)}", "")
+        stops.append(_stop(steps, k, f"path{path}:{k}", *name, edge=edge))
     return stops
 
 
-def _stop(rows: Counterfactuals, row: int, key: str, title: str) -> Json:
+def _edges(rows: Counterfactuals, has_margin: HasMargin | None) -> Bools:
+    """Tells which rows keep no margin; none where that is not known."""
+    return np.zeros(len(rows), dtype=bool) if has_margin is None else ~has_margin(rows)
+
+
+def _stop(
+    rows: Counterfactuals, row: int, key: str, name: str, meaning: str, *, edge: bool
+) -> Json:
     before, after = rows.instances[rows.instance[row]], rows.cells[row]
     schema = rows.schema
     stop: Json = {
         "key": key,
-        "name": title,
+        "name": name,
+        "meaning": meaning,
         "title": name_of_way(schema, before, after),
         "label": str(rows.label[row]),
         "chance": _number(rows.probability[row]),
@@ -162,7 +179,7 @@ def _stop(rows: Counterfactuals, row: int, key: str, title: str) -> Json:
         "keeps": _number(rows.survival[row]),
         "keepsLow": _number(rows.survival_low[row]),
         "keepsHigh": _number(rows.survival_high[row]),
-        "edge": "edge" in str(rows.mark[row]),
+        "edge": bool(edge),
         "distance": _number(rows.distance[row], 3),
     }
     changes, follows = _changes(schema, before, after)

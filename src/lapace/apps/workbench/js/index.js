@@ -31,11 +31,14 @@ export const Workbench = {
       <div class="progress" :class="{ on: busy }" aria-hidden="true"></div>
     </header>
 
-    <div class="parts">
+    <div class="parts" :class="{ begin }">
       <section class="verdict panel" aria-label="The decision" :class="{ good: answer && answer.status === 'already_target' }">
         <div><p class="quiet">The decision today</p>
           <p class="decision">{{ answer && answer.label || "…" }}</p></div>
-        <div><p class="quiet">You would like</p><p class="decision wanted">{{ wanted || "…" }}</p></div>
+        <div><label class="quiet" for="target">You would like</label>
+          <select id="target" class="decision wanted" :value="limits.target ?? ''" @change="changeTarget($event.target.value)">
+            <option value="">{{ page.labels.length === 2 ? "the other" + (limits.target === null && wanted ? ": " + wanted : "") : "any other" }}</option>
+            <option v-for="(label, i) in page.labels" :key="i" :value="i">{{ label }}</option></select></div>
         <div v-if="answer && typeof answer.chance === 'number'">
           <p class="quiet">Chance of that today</p><p class="decision">{{ percent(answer.chance) }}</p></div>
         <p class="state" role="status" aria-live="polite">{{ forgotten ? "What you entered is forgotten. " : "" }}{{ status || summary }}</p>
@@ -44,7 +47,7 @@ export const Workbench = {
         <section id="you" class="panel" aria-labelledby="you-title">
           <h2 id="you-title"><span class="step" aria-hidden="true">1</span> You</h2>
           <div class="field" v-if="page.cases.length">
-            <label for="case">Choose a case</label>
+            <label for="case" class="sr">Choose a case</label>
             <select id="case" :value="origin.position" @change="chooseCase($event.target.value)">
               <option v-for="(item, i) in page.cases" :key="i" :value="i">
                 Case {{ item.name }}{{ item.label ? " – " + item.label : " – cannot be read" }}</option>
@@ -58,9 +61,9 @@ export const Workbench = {
           <p v-if="said.name" class="problem" role="alert">{{ said.name }}</p>
           <CaseForm :columns="page.columns" :row="row" :problems="problems"
                     :open="formOpen" @open="formOpen = $event; save()" @change="changeRow" />
+          <button v-if="begin" class="primary" @click="showDecision">Show the decision</button>
         </section>
-        <Limits :page="page" :row="row" :limits="limits" :own="answer && answer.label"
-                :problems="typedProblems" @change="changeLimits" @reset="resetLimits" />
+        <Limits :page="page" :row="row" :limits="limits" :problems="limitProblems" @change="changeLimits" @reset="resetLimits" />
       </aside>
 
       <section id="ways" class="ways" aria-labelledby="ways-title" tabindex="-1">
@@ -71,8 +74,8 @@ export const Workbench = {
             : cards.length + " different ways, the easiest first" }}</span></h2>
         <p v-if="cards.length" class="help hint">{{ cards.length > 1 ? "Any one of them is enough. " : "" }}<template
           v-if="cards[0].stops.length > 1">Move the slider to the right to change more and be safer.</template></p>
-        <p v-if="typedProblems.length && answer" class="notice" role="note">One of your limits was not understood, so these
-          ways do not follow what you set last. <a href="#limits">See your limits</a></p>
+        <p v-if="answer && stale" class="notice" role="note">{{ stale }} So what you see here does not follow what you set
+          last. <a :href="limitProblems.length ? '#limits' : '#you'">Mend it</a></p>
         <p v-if="failed" class="problem" role="alert">{{ failed }}
           <button class="plain" @click="explain">Try again</button></p>
 
@@ -83,30 +86,35 @@ export const Workbench = {
           <h3>No decision can be made</h3><p>{{ answer.reason }}</p></div>
         <div v-else-if="nothing" class="panel empty">
           <h3>Nothing fits all your limits</h3>
-          <p v-if="!why">{{ busy ? "Looking for what stands in the way …" : "What stands in the way was not found in time." }}</p>
+          <template v-if="!why"><p>{{ busy ? "Looking for what stands in the way …" : "What stands in the way was not found in time." }}</p>
+            <progress v-if="busy" aria-label="Looking for what stands in the way"></progress></template>
           <template v-else>
-            <p v-if="why.limits">{{ why.oneOf ? "These cannot hold together. Loosening one is enough:"
-              : "This would be enough to find a way:" }}</p>
-            <p v-else>None of your own limits stands in the way: the rules that always hold do, or
+            <template v-if="why.rules.length"><p>{{ why.steps.length ? "These cannot hold together:" : "Rules that always hold stand in the way:" }}</p>
+              <ul class="steps"><li v-for="(rule, i) in why.rules" :key="i">{{ rule }}</li></ul></template>
+            <p v-else-if="!why.then">None of your own limits stands in the way: the rules that always hold do, or
               there is no such case at all.</p>
-            <ul class="steps"><li v-for="(step, i) in why.steps" :key="i">
-              <template v-if="step.yours"><strong>{{ step.text }}</strong></template>
-              <template v-else>A rule that always holds: “{{ step.now }}”</template></li></ul>
-            <button v-if="why.limits" class="primary" @click="loosen">Loosen and search again</button>
-            <details class="more"><summary>In full</summary><p class="quiet">{{ why.text }}</p></details>
+            <template v-if="why.steps.length"><p>{{ promised ? "This would be enough to find a way:" : "This would be a first step:" }}</p>
+              <ul class="steps"><li v-for="(step, i) in why.steps" :key="i"><template v-if="step.then"><strong>“{{ step.then }}”</strong>
+                {{ step.now ? "instead of “" + step.now + "”" : "" }}</template><strong v-else>without “{{ step.now }}”</strong></li></ul></template>
+            <p v-if="promised" class="promise">{{ why.steps.length ? "You would then see:" : "There is a way after all:" }}
+              <strong>{{ promised.changes.map((c) => page.columns[c.f].label + " " + c.before + " → " + c.after).join(", ") }}</strong>
+              ({{ promised.label }}{{ promised.edge ? ", only just" : "" }}{{ promised.chance === null ? "" : ", chance " + percent(promised.chance) }}).</p>
+            <button v-if="why.then" class="primary" @click="loosen">{{ why.steps.length ? "Loosen and search again" : "Show it" }}</button>
           </template>
           <button class="plain" @click="resetLimits">Remove all my limits</button></div>
 
         <div class="cards" :class="{ old: busy }">
           <Card v-for="(card, i) in cards" :key="answerId + ':' + i" :card="card" :number="i + 1"
                 :answer="answer" :columns="page.columns"
-                :stop="dials[i] ?? card.start + 1" :kept="isKept(card, i)"
-                :fewest="cards.length > 1 && card.stops[card.start].changes.length === fewest"
-                @stop="setDial(i, $event)" @keep="keep(card, i)" @letter="letter(planOf(card, i))"
+                :stop="dials[i] ?? card.start + 1" :kept="isKept(card, i)" :efforts="efforts" :writing="writing === i"
+                @stop="setDial(i, $event)" @keep="keep(card, i)" @letter="letter(planOf(card, i), i)"
                 @try="openWhatIf(card, i)" />
         </div>
         <details v-if="cards.length" class="more"><summary>What do these figures mean?</summary>
-          <dl class="words"><dt>Chance</dt><dd>How sure the decision would be: over half, it is the one you want.</dd>
+          <dl class="words"><dt>Recommended</dt><dd>The least change after which the decision is clear, and which real cases look like.</dd>
+            <dt>Best found</dt><dd>Within your limits, nothing was found that is as clear or as usual as a recommended way.</dd>
+            <dt>Effort</dt><dd>How much changes, and how hard you said that is, beside the smallest effort on this page.</dd>
+            <dt>Chance</dt><dd>How sure the decision would be: over half, it is the one you want.</dd>
             <dt>Likely to last</dt><dd>How likely this decision stays the same once the way of deciding is updated.</dd>
             <dt>Such a case is</dt><dd>How many cases with that decision look like this one. The more usual, the more realistic.</dd>
             <dt>The grey bars</dt><dd>Where others are: the ring is you today, the dot is you then.</dd></dl></details>
@@ -118,13 +126,13 @@ export const Workbench = {
               @json="downloadJson" @forget="forget" />
       </section>
     </div>
-    <footer class="foot"><a :href="page.path + '/report'">For advisers</a>
+    <footer class="foot"><a v-if="page.advisers" :href="page.path + '/report'">For advisers</a>
       <span>What you enter is kept in this browser alone. The server works out answers from it and keeps nothing.</span>
     </footer>
-    <a v-if="!waysInView" class="pill" href="#ways" aria-hidden="true" tabindex="-1">{{ status || [decided, summary].join(" ") }}
+    <a v-if="busy || (!waysInView && !begin)" class="pill" :class="{ busy }" href="#ways" aria-hidden="true" tabindex="-1">{{ status || [decided, summary].join(" ") }}
       <span v-if="!busy">Look ↓</span></a>
-    <WhatIf v-if="whatIf" :start="whatIf" :columns="page.columns" :wanted="wanted" :ask="judge"
-            @adopt="adopt" @close="whatIf = null" />
+    <WhatIf v-if="whatIf" :start="whatIf" :columns="page.columns" :wanted="wanted" :ask="judge" :adopt="adopt"
+            @close="closeWhatIf" />
     <LetterDialog v-if="letterShown" :letter="letterShown" @close="letterShown = null" />
   </div>`,
 
@@ -133,8 +141,8 @@ export const Workbench = {
       origin: { position: null, name: "" }, base: null, row: {},
       limits: noLimits(this.page.target), answer: null, answerId: 0, why: null,
       dials: {}, kept: [], formOpen: false, whatIf: null, letterShown: null,
-      status: "", failed: "", said: {}, problems: {}, typedProblems: [],
-      running: 0, soon: false, waysInView: true, forgotten: false,
+      status: "", failed: "", said: {}, problems: {}, limitProblems: [], writing: null,
+      running: 0, soon: false, waysInView: true, forgotten: false, begin: false,
     };
   },
 
@@ -142,13 +150,29 @@ export const Workbench = {
     busy() { return this.running > 0 || this.soon; },
     cards() { return this.answer?.cards ?? []; },
     summary() {
+      if (this.begin && !this.busy) return "Fill in your details to begin.";
+      if (this.stale) return this.stale;
       if (!this.answer || this.failed) return "";
       const count = this.cards.length;
       if (this.answer.status === "already_target") return "Nothing has to change.";
       return count ? (count === 1 ? "One way found." : count + " ways found.") : "No way found within these limits.";
     },
     decided() { return this.answer?.label && this.cards.length ? "Today: " + this.answer.label + "." : ""; },
-    fewest() { return Math.min(...this.cards.map((card) => card.stops[card.start].changes.length)); },
+    efforts() {
+      const all = this.cards.flatMap((card) => card.stops.map((stop) => stop.distance));
+      return { least: Math.min(...all) || 1, most: Math.max(...all) || 1 };
+    },
+    promised() {  // what the page shows first once it is loosened
+      const card = this.why?.then?.cards[0];
+      return card ? card.stops[card.start] : null;
+    },
+    stale() {
+      if (Object.keys(this.problems).length) return "One of your details cannot be used.";
+      return this.limitProblems.some(([place]) => !place.startsWith("typed:")) ? "One of your limits cannot be used." : "";
+    },
+    lacking() {  // details that are needed; a case of the file is taken as it is
+      return this.base ? [] : this.page.columns.filter((column) => column.needed && (this.row[column.name] ?? "") === "");
+    },
     nothing() { return ["none_found", "infeasible"].includes(this.answer?.status); },
     wanted() {
       const target = this.limits.target;
@@ -166,13 +190,11 @@ export const Workbench = {
   },
   mounted() {
     this.restore();
-    document.addEventListener("keydown", this.onKey);
     this.watcher = new IntersectionObserver(([entry]) => { this.waysInView = entry.isIntersecting; });
     this.watcher.observe(document.getElementById("ways"));
   },
   unmounted() {
     this.watcher.disconnect();
-    document.removeEventListener("keydown", this.onKey);
   },
 
   methods: {
@@ -224,8 +246,14 @@ export const Workbench = {
       this.start();
     },
     start() {
-      this.answer = null; this.why = null; this.dials = {}; this.problems = {};
-      this.explain();
+      this.answer = null; this.why = null; this.dials = {}; this.problems = {}; this.limitProblems = [];
+      this.later(0);
+    },
+    async showDecision() {  // on a form that began empty
+      this.problems = Object.fromEntries(this.lacking.map((column) => [column.name, "This is needed."]));
+      if (!this.lacking.length) await this.explain();
+      await this.$nextTick();
+      document.querySelector("#you .wrong input, #you .wrong select")?.focus();
     },
     changeRow(name, value) {
       this.row = { ...this.row, [name]: value };
@@ -238,16 +266,23 @@ export const Workbench = {
 
     // -- limits --------------------------------------------------------------------------------
     changeLimits(limits) { this.limits = limits; this.later(); },
+    changeTarget(value) { this.changeLimits({ ...this.limits, target: value === "" ? null : Number(value) }); },
     resetLimits() { this.limits = noLimits(this.page.target); this.later(0); },
-    loosen() { this.limits = this.why.limits; this.explain(); },
+    loosen() {  // what was said to follow was searched for already
+      const { limits, shown, then } = this.why;
+      this.limits = limits;
+      if (then.status === "answered") this.show(then, { ...this.question, limits, shown });
+      else this.explain();
+    },
 
     // -- explanations --------------------------------------------------------------------------
     later(pause = 450) {  // several changes in a row are one question
+      clearTimeout(this.timer);
+      this.save();
+      if (this.begin) return;
       this.status = "One moment …";
       this.soon = true;
-      clearTimeout(this.timer);
       this.timer = setTimeout(() => this.explain(), pause);
-      this.save();
     },
     async explain() {
       clearTimeout(this.timer);
@@ -256,26 +291,31 @@ export const Workbench = {
       const mine = (this.latest = (this.latest ?? 0) + 1);
       const derived = this.page.columns.some((column) => column.derived.length);
       if (derived && this.origin.position === "own") await this.follow();
-      const question = { row: this.row, limits: this.limits, name: this.origin.name, shown: this.shown() };
+      const question = { row: this.row, base: this.base, limits: this.limits, name: this.origin.name, shown: this.shown() };
       const reply = await this.working("Looking for ways …", () => this.ask("explain", question));
       if (mine !== this.latest) return;
       if (reply.failed !== undefined) { this.failed = reply.failed; return; }
-      this.problems = {}; this.typedProblems = [];
+      this.problems = {}; this.limitProblems = [];
       if (reply.problems) { this.showProblems(reply.problems); return; }
-      this.answer = reply;
+      this.show(reply, question);
+      if (this.nothing) await this.whyNot(mine);
+    },
+    show(answer, question) {
+      if (this.begin) { this.begin = false; this.formOpen = false; }
+      this.answer = answer;
       this.answerId += 1;
       this.dials = {};
       this.why = null;
+      this.problems = {}; this.limitProblems = [];
       this.question = copy(question);
       this.save();
-      if (this.nothing) await this.whyNot(mine);
     },
-    shown() {  // ways found for these details so far: one within a new limit must not vanish
-      if (JSON.stringify(this.question?.row) !== JSON.stringify(this.row)) return [];
+    shown(others = []) {  // ways found for these details so far: one within a new limit must not vanish
+      if (JSON.stringify(this.question?.row) !== JSON.stringify(this.row)) return others;
       const stops = this.cards.flatMap((card) => card.stops.filter((stop) => /^(best|nearest)/.test(stop.key)));
       const ways = stops.map((stop) => Object.fromEntries(
         stop.changes.map((change) => [this.page.columns[change.f].name, change.value])));
-      const every = [...ways, ...(this.question.shown ?? [])].map((way) => JSON.stringify(way));
+      const every = [...others, ...ways, ...(this.question.shown ?? [])].map((way) => JSON.stringify(way));
       return [...new Set(every)].slice(0, 20).map((way) => JSON.parse(way));
     },
     async follow() {  // values that follow from others
@@ -296,8 +336,11 @@ export const Workbench = {
     showProblems(problems) {
       const names = new Set(this.page.columns.map((column) => column.name));
       this.problems = Object.fromEntries(problems.filter(([place]) => names.has(place)));
-      this.typedProblems = problems.filter(([place]) => !names.has(place));
+      this.limitProblems = problems.filter(([place]) => !names.has(place));
       if (Object.keys(this.problems).length) this.formOpen = true;
+      const wrong = this.limitProblems.map(([place]) => place.replace(/^typed:/, ""));
+      this.limits = { ...this.limits, typed: this.limits.typed.filter((line) => !wrong.includes(line.trim())) };
+      this.save();
     },
     async judge(row, start) {
       return this.ask("judge", { row, start, limits: this.limits });
@@ -323,9 +366,11 @@ export const Workbench = {
       this.kept = this.kept.filter((other) => other.id !== plan.id);
       this.save();
     },
-    async letter(plan) {
+    async letter(plan, i = null) {
+      this.writing = i;
       const reply = await this.working("Writing the letter …",
         () => this.ask("letter", { ...plan.question, key: plan.stop.key }));
+      this.writing = null;
       if (reply.html) this.letterShown = reply;
       else this.failed = reply.failed || reply.problems?.[0]?.[1] || "";
     },
@@ -345,24 +390,40 @@ export const Workbench = {
       this.whatIf = { row, from: this.question.row, label: this.answer.label };
     },
 
-    adopt(row) {  // limits under which values tried by hand are the way, so that it can be kept
-      const features = { ...this.limits.features };
+    async adopt(row) {  // limits under which values tried by hand are the way; returns what is wrong
+      const features = { ...this.limits.features }, way = {}, from = this.question.row;
       for (const column of this.page.columns) {
-        const { name } = column, value = row[name], same = String(value) === String(this.question.row[name]);
-        if (column.derived.length || column.lock === "keep") continue;
-        features[name] = same ? { mode: "keep" } : column.kind === "choice" ? { mode: "free", levels: [value] }
+        const { name } = column, value = row[name], same = String(value) === String(from[name]);
+        if (column.derived.length) continue;
+        if (!same) way[name] = value;
+        if (column.lock === "keep") continue;
+        features[name] = same ? { mode: "keep" } : column.kind === "choice" ? { mode: "free", levels: [value], must: true }
           : { mode: "free", low: value, high: value };
       }
+      this.latest = (this.latest ?? 0) + 1;  // an answer on its way is no longer wanted
+      const question = { ...this.question, limits: { ...this.limits, most: null, features }, shown: [way] };
+      const reply = await this.working("Making this your way …", () => this.ask("explain", question));
+      if (reply.failed || reply.problems) return reply.failed || reply.problems.map(([, words]) => words).join(" ");
+      if (reply.status !== "answered") return "No way could be made of this. Change a value, then try again.";
+      const card = reply.cards[0];
+      Object.assign(card.stops[card.start], { name: "Your own values", meaning: "What you tried yourself." });
+      this.limits = question.limits;
+      this.show(reply, question);
+      return "";
+    },
+    async closeWhatIf(adopted) {
       this.whatIf = null;
-      this.changeLimits({ ...this.limits, most: null, features });
+      if (!adopted) return;
+      await this.$nextTick();
+      document.getElementById("ways").focus();
     },
 
     // -- the browser's own storage ---------------------------------------------------------------
     saveSoon() { clearTimeout(this.saving); this.saving = setTimeout(() => this.save(), 300); },
     save() {
       if (this.erased) return;
-      const { origin, base, row, limits, answer, why, dials, kept, formOpen, question } = this;
-      const all = { origin, base, row, limits, answer, why, dials, kept, formOpen, question };
+      const { origin, base, row, limits, answer, why, dials, kept, formOpen, begin, question } = this;
+      const all = { origin, base, row, limits, answer, why, dials, kept, formOpen, begin, question };
       try { localStorage.setItem(this.storageKey, JSON.stringify(all)); } catch { /* full, or shut */ }
     },
     restore() {
@@ -374,7 +435,7 @@ export const Workbench = {
         this.question = question;
         const same = JSON.stringify([question?.row, question?.limits])
           === JSON.stringify([this.row, this.limits]);
-        if (!this.answer || !same) this.explain();
+        if (!this.begin && (!this.answer || !same)) this.explain();
         return;
       }
       if (this.page.cases.length) this.fetchCase({ position: this.page.first });
@@ -382,7 +443,7 @@ export const Workbench = {
         this.origin = { position: "own", name: "" };
         this.formOpen = true;
         this.row = Object.fromEntries(this.page.columns.map((column) => [column.name, null]));
-        this.status = "Fill in your details to begin.";
+        this.begin = true;
       }
     },
     erase() {
@@ -399,6 +460,5 @@ export const Workbench = {
       this.restore();
       this.forgotten = true;
     },
-    onKey(event) { if (event.key === "Escape") { this.letterShown = null; this.whatIf = null; } },
   },
 };

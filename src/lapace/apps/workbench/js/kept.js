@@ -41,7 +41,10 @@ export const Kept = {
   data() { return { chosen: [], sure: false }; },
   computed: {
     both() { return this.plans.filter((plan) => this.chosen.includes(plan.id)).slice(0, 2); },
-    features() { return [...new Set(this.both.flatMap((plan) => plan.stop.changes.map((change) => change.f)))]; },
+    features() {
+      const parts = this.both.map((plan) => [plan.stop.changes, plan.stop.follows]);
+      return [...new Set([0, 1].flatMap((k) => parts.flatMap((part) => part[k].map((change) => change.f))))];
+    },
   },
   methods: {
     percent,
@@ -49,7 +52,7 @@ export const Kept = {
       const rest = this.chosen.filter((other) => other !== id);
       this.chosen = rest.length < this.chosen.length ? rest : [...rest, id].slice(-2);
     },
-    change(plan, f) { return plan.stop.changes.find((change) => change.f === f); },
+    change(plan, f) { return [...plan.stop.changes, ...plan.stop.follows].find((change) => change.f === f); },
     before(f) { return (this.change(this.both[0], f) ?? this.change(this.both[1], f)).before; },
   },
 };
@@ -63,10 +66,12 @@ export const LetterDialog = {
       <button class="primary" @click="print">Print</button>
       <button @click="save">Download</button>
       <button class="plain" @click="$refs.dialog.close()">Close</button></div>
-    <iframe ref="frame" title="The letter" :srcdoc="letter.html" sandbox="allow-same-origin allow-modals"></iframe>
+    <iframe ref="frame" title="The letter" :srcdoc="letter.html" sandbox="allow-same-origin allow-modals"
+      @load="$refs.frame.contentDocument.addEventListener('keydown', leave)"></iframe>
   </dialog>`,
   mounted() { this.$refs.dialog.showModal(); },
   methods: {
+    leave(event) { if (event.key === "Escape") this.$refs.dialog.close(); },
     print() { this.$refs.frame.contentWindow.print(); },
     save() {
       const link = document.createElement("a");

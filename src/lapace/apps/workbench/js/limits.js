@@ -2,7 +2,7 @@
 import { dayNumber, dayText, fieldText, numberText } from "./shared.js";
 
 const EFFORTS = ["very easy", "easy", "as usual", "hard", "very hard", "impossible"];
-const FREE = { mode: "free", low: null, high: null, levels: null, effort: 2 };
+const FREE = { mode: "free", low: null, high: null, levels: null, must: false, effort: 2 };
 
 const Range = {
   props: { column: Object, low: [String, Number], high: [String, Number], now: [String, Number] },
@@ -62,23 +62,21 @@ const Range = {
 
 const Limit = {
   components: { Range },
-  props: { column: Object, value: [String, Number], said: Object, open: Boolean },
+  props: { column: Object, value: [String, Number], said: Object, open: Boolean, problem: String },
   emits: ["change", "open"],
   template: `
   <li class="limit" :class="{ held: keep, set: summary }">
     <div class="line">
       <span class="what"><span class="label">{{ column.label }}</span>
         <span class="quiet">{{ fieldText(column, value) }}<template v-if="summary"> · {{ summary }}</template></span></span>
-      <template v-if="column.lock === 'keep'"><span class="lock">stays, by the rules</span></template>
-      <template v-else>
         <button class="toggle" :aria-pressed="keep ? 'true' : 'false'" @click="set({ mode: keep ? 'free' : 'keep' })"
           ><span v-if="keep" aria-hidden="true">✓ </span>Keep<span class="sr"> {{ column.label }} as it is</span></button>
         <button class="plain chevron" :aria-expanded="open ? 'true' : 'false'" :aria-controls="id"
           @click="$emit('open', !open)"><span class="sr">More limits on {{ column.label }}</span>
           <span aria-hidden="true">{{ open ? "▴" : "▾" }}</span></button>
-      </template>
     </div>
-    <div v-if="open && column.lock !== 'keep'" :id="id" class="inside">
+    <p v-if="problem" class="problem" role="alert">{{ problem }}</p>
+    <div v-if="open" :id="id" class="inside">
       <p v-if="column.help" class="help">{{ column.help }}</p>
       <p v-if="column.lock" class="help">By the rules it may only go {{ column.lock }}.</p>
       <fieldset v-if="numeric" class="choices"><legend>It</legend>
@@ -88,7 +86,7 @@ const Limit = {
         <Range v-if="column.kind !== 'choice'" :column="column" :low="said.low" :high="said.high" :now="value" @change="set" />
         <fieldset v-else class="choices"><legend>Possible for me</legend>
           <label v-for="(level, i) in column.levels.slice(0, column.offered)" :key="i"><input type="checkbox"
-            :checked="i === value || allowed(i)" :disabled="i === value" @change="toggle(i)"> {{ level }}
+            :checked="said.must ? allowed(i) : i === value || allowed(i)" :disabled="i === value" @change="toggle(i)"> {{ level }}
             <span v-if="i === value" class="quiet">(now)</span></label></fieldset>
         <div class="field inline"><label :for="id + '-effort'">Changing it is</label>
           <select :id="id + '-effort'" :value="said.effort" @change="effort(Number($event.target.value))">
@@ -106,10 +104,10 @@ const Limit = {
       return all.filter(([mode]) => !this.column.lock || mode !== (this.column.lock === "up" ? "down" : "up"));
     },
     summary() {
-      if (this.keep || this.column.lock === "keep") return "";
+      if (this.keep) return "";
       const { column, said } = this, parts = [];
       if (said.mode === "up" || said.mode === "down") parts.push("only " + said.mode);
-      else if (column.lock) parts.push("only " + column.lock + ", by the rules");
+      else if (column.lock) parts.push("only " + column.lock);
       if (said.low !== null) parts.push("from " + numberText(column, said.low));
       if (said.high !== null) parts.push("to " + numberText(column, said.high));
       if (said.levels) parts.push(said.levels.length + " of " + column.offered + " possible");
@@ -124,7 +122,7 @@ const Limit = {
     toggle(i) {
       const all = [...Array(this.column.offered).keys()];
       const chosen = all.filter((k) => (k === i ? !this.allowed(k) : this.allowed(k)));
-      this.set({ levels: chosen.length === all.length ? null : chosen });
+      this.set({ levels: chosen.length === all.length ? null : chosen, must: false });
     },
     effort(i) { if (i === 5) this.set({ mode: "keep" }); else this.set({ effort: i }); },
   },
@@ -132,53 +130,56 @@ const Limit = {
 
 export const Limits = {
   components: { Limit },
-  props: { page: Object, row: Object, limits: Object, own: String, problems: Array },
+  props: { page: Object, row: Object, limits: Object, problems: Array },
   emits: ["change", "reset"],
   template: `
   <section id="limits" class="panel" aria-labelledby="limits-title">
     <h2 id="limits-title"><span class="step" aria-hidden="true">2</span> Your limits</h2>
     <button class="fold plain" :aria-expanded="unfolded ? 'true' : 'false'" aria-controls="limits-inside"
-      @click="unfolded = !unfolded">{{ unfolded ? "Hide" : held ? "Change my limits (" + held + ")" : "Set limits" }}</button>
+      @click="unfolded = !unfolded">{{ unfolded ? "Hide" : count ? "Change my limits (" + count + ")" : "Set limits" }}</button>
     <div id="limits-inside" :class="{ folded: !unfolded }">
-    <div class="field inline" v-if="page.labels.length > 1"><label for="target">I would like</label>
-      <select id="target" :value="limits.target ?? ''" @change="part({ target: $event.target.value === '' ? null : Number($event.target.value) })">
-        <option value="">{{ page.labels.length === 2 ? "the other decision" : "any other decision" }}</option>
-        <option v-for="(label, i) in page.labels" :key="i" :value="i">{{ label }}</option></select></div>
-    <p class="help">Say what has to stay as it is, or how far it may go. The ways follow at once.</p>
+    <p class="help">Say what stays, or how far it may go.</p>
     <ul class="limitlist">
       <Limit v-for="column in shown" :key="column.name" :column="column" :value="row[column.name]"
-             :said="{ ...free, ...limits.features[column.name] }" :open="!!open[column.name]"
+             :said="{ ...free, ...limits.features[column.name] }" :open="!!open[column.name]" :problem="said['limit:' + column.name]"
              @open="open = { ...open, [column.name]: $event }" @change="(said) => feature(column.name, said)" />
     </ul>
     <div class="field inline"><label for="most">Change at most</label>
       <select id="most" :value="limits.most ?? ''" @change="part({ most: $event.target.value ? Number($event.target.value) : null })">
         <option value="">any number</option>
         <option v-for="n in most" :key="n" :value="n">{{ n }} {{ n === 1 ? "thing" : "things" }}</option></select></div>
-    <details class="more" :open="limits.typed.length > 0"><summary>Write a limit yourself</summary>
-      <label for="typed">One in each line</label>
-      <p id="typed-help" class="help">Such as <code>{{ example }}</code></p>
-      <textarea id="typed" rows="3" aria-describedby="typed-help" spellcheck="false" :value="limits.typed.join('\\n')"
-        @change="part({ typed: $event.target.value.split('\\n').filter((line) => line.trim()) })"></textarea></details>
-    <ul v-if="problems.length" class="problems" role="alert"><li v-for="([place, words], i) in problems" :key="i">
-      <template v-if="place && place !== 'limits' && place !== 'row'"><strong>{{ place }}</strong>: </template>{{ words }}</li></ul>
+    <p v-if="held.length" class="help"><strong>Stays, by the rules:</strong> {{ listed(held) }}</p>
+    <p v-if="derived.length" class="help"><strong>Follows from these:</strong> {{ listed(derived) }}</p>
+    <details class="more" :open="typing" @toggle="typing = $event.target.open"><summary>Write a limit yourself</summary>
+      <ul class="typed"><li v-for="(line, i) in limits.typed" :key="i"><code>{{ line }}</code>
+        <button class="plain" @click="part({ typed: limits.typed.filter((_, k) => k !== i) })">Remove<span class="sr"> {{ line }}</span></button></li></ul>
+      <form class="field" :class="{ wrong }" @submit.prevent="add"><label for="typed">A limit</label>
+        <div class="line"><input id="typed" v-model="draft" aria-describedby="typed-help" spellcheck="false" autocomplete="off" :placeholder="example">
+          <button>Add</button></div>
+        <p id="typed-help" :class="wrong ? 'problem' : 'help'" :role="wrong ? 'alert' : null">{{ wrong ? wrong[1] : "Press Enter or Add. Such as " + example }}</p></form></details>
+    <ul v-if="others.length" class="problems" role="alert"><li v-for="(words, i) in others" :key="i">{{ words }}</li></ul>
     <details v-if="page.rules.length" class="more"><summary>{{ page.rules.length }} rules that always hold</summary>
-      <ul class="rules"><li v-for="(rule, i) in page.rules" :key="i"><code>{{ rule.text }}</code>
+      <ul class="rules"><li v-for="(rule, i) in page.rules" :key="i">{{ rule.text }}
         <span v-if="rule.note" class="quiet"> {{ rule.note }}</span></li></ul></details>
     <button v-if="any" class="plain" @click="$emit('reset')">Remove all my limits</button>
     </div>
   </section>`,
-  data() { return { open: {}, free: FREE, unfolded: false }; },
+  data() { return { open: {}, free: FREE, unfolded: false, draft: "", typing: false }; },
+  watch: {
+    wrong(wrong) { if (wrong) { this.draft = wrong[0]; this.typing = true; } },  // to be mended where it was typed
+    "limits.typed": { immediate: true, handler(lines) { if (lines.length) this.typing = true; } },
+  },
   computed: {
-    shown() {
-      const own = this.page.columns.filter((column) => !column.derived.length);
-      return [...own.filter((column) => column.lock !== "keep"), ...own.filter((column) => column.lock === "keep")];
-    },
-    held() { return Object.keys(this.limits.features).length + (this.limits.most ? 1 : 0) + this.limits.typed.length; },
+    own() { return this.page.columns.filter((column) => !column.derived.length); },
+    derived() { return this.page.columns.filter((column) => column.derived.length); },
+    shown() { return this.own.filter((column) => column.lock !== "keep"); },
+    held() { return this.own.filter((column) => column.lock === "keep"); },
+    said() { return Object.fromEntries(this.problems); },
+    wrong() { return this.problems.find(([place]) => place.startsWith("typed:"))?.map((text) => text.replace(/^typed:/, "")); },
+    others() { return this.problems.filter(([place]) => !/^(limit|typed):/.test(place)).map(([, words]) => words); },
+    count() { return Object.keys(this.limits.features).length + (this.limits.most ? 1 : 0) + this.limits.typed.length; },
     most() { return Math.min(6, this.shown.length); },
-    any() {
-      const { features, most, typed, target } = this.limits;
-      return Object.keys(features).length > 0 || most !== null || typed.length > 0 || target !== this.page.target;
-    },
+    any() { return this.count > 0 || this.limits.target !== this.page.target; },
     example() {
       const column = this.page.columns.find((c) => c.kind === "number" && !c.derived.length && c.lock !== "keep");
       const name = column && (/^\w+$/.test(column.name) ? column.name : "\`" + column.name + "\`");
@@ -186,6 +187,13 @@ export const Limits = {
     },
   },
   methods: {
+    listed(columns) { return columns.map((column) => column.label + " " + fieldText(column, this.row[column.name])).join(" · "); },
+    add() {
+      const line = this.draft.trim();
+      if (!line) return;
+      this.draft = "";
+      this.part({ typed: [...this.limits.typed.filter((other) => other !== line), line] });
+    },
     part(part) { this.$emit("change", { ...this.limits, ...part }); },
     feature(name, said) {
       const features = { ...this.limits.features, [name]: said };

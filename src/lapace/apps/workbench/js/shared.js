@@ -1,6 +1,7 @@
 // Small things that several parts draw or write.
 export const percent = (share) => (share === null || share === undefined ? ""
-  : share > 0.995 && share < 1 ? "over 99%" : Math.round(100 * share) + "%");
+  : share > 0.995 && share < 1 ? "over 99%" : share > 0.5 && share < 0.505 ? "just over 50%"
+  : Math.round(100 * share) + "%");
 
 // A number of a column as it is written there.
 export function numberText(column, value) {
@@ -41,7 +42,7 @@ export const Scale = {
 
 // One field of a form, whatever its kind.
 export const Field = {
-  props: { column: Object, value: [String, Number], problem: String, prefix: String },
+  props: { column: Object, value: [String, Number], problem: String, prefix: String, tried: Boolean },
   emits: ["change"],
   template: `
   <div class="field" :class="{ wrong: problem, follows: column.derived.length }">
@@ -50,20 +51,21 @@ export const Field = {
     </label>
     <select v-if="column.kind === 'choice'" :id="id" :value="value ?? ''" :disabled="fixed"
             :aria-describedby="described" @change="send($event.target.value)">
-      <option value="">not known</option>
+      <option value="" :disabled="!free">{{ free ? "not known" : "please choose" }}</option>
       <option v-for="(level, i) in column.levels" :key="i" :value="i">{{ level }}</option>
     </select>
     <input v-else :id="id" :type="column.kind === 'date' ? 'date' : 'number'" :value="value ?? ''"
-           :disabled="fixed" step="any" :placeholder="fixed ? '' : 'not known'"
+           :disabled="fixed" step="any" :placeholder="fixed || !free ? '' : 'not known'"
            :aria-describedby="described" :aria-invalid="problem ? 'true' : 'false'"
            inputmode="decimal" @change="send($event.target.value)">
     <p v-if="problem" :id="id + '-help'" class="problem">{{ problem }}</p>
-    <p v-else-if="fixed" :id="id + '-help'" class="help">Follows from {{ column.derived.join(", ") }}.</p>
+    <p v-else-if="fixed" :id="id + '-help'" class="help">{{ column.derived.length ? "Follows from " + column.derived.join(", ") + "." : "Stays, by the rules." }}</p>
     <p v-else-if="column.help" :id="id + '-help'" class="help">{{ column.help }}</p>
   </div>`,
   computed: {
     id() { return (this.prefix || "field") + "-" + this.column.name.replace(/\W/g, "-"); },
-    fixed() { return this.column.derived.length > 0; },
+    free() { return !this.tried && !this.column.needed; },  // may be left out
+    fixed() { return this.column.derived.length > 0 || (this.tried && this.column.lock === "keep"); },
     described() { return this.problem || this.fixed || this.column.help ? this.id + "-help" : null; },
   },
   methods: {

@@ -176,7 +176,6 @@ def train(job: Job, setup: Setup, readings: list[Reading], schemas: list[Schema]
     paper = job.pair.paper
     assert paper is not None
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.set_float32_matmul_precision("high")
     labels = len(setup.classifier.labels)
     shape = Shape(
         len(setup.schema.numeric), schemas[0].coding.widths,

@@ -312,13 +312,17 @@ def test_drce_moves_rows_closer_and_keeps_them_valid():
         DRCE(model, halvings=k, schema=plane).fit(train).counterfactuals(instances, target=target)
         for k in (0, 12)
     )
-    assert len(near) <= len(far)  # two may meet
-    assert near.distance.max() <= far.distance.max() + 1e-12
-    assert near.distance.mean() < 0.95 * far.distance.mean()  # near ones were chosen already
-    # Twelve halvings stop within 2^-12 of the line where the label changes.
-    sums = near.cells[:, :2].sum(axis=1)
-    assert (sums > 0).all()
-    assert sums.max() < 0.01
+    # By hand: where the line from the instance to a chosen row crosses x + y = 0, as near as twelve
+    # halvings come to it from the target's side.
+    start, end = far.instances[far.instance], far.cells
+    before, after = (rows[:, :2].sum(axis=1) for rows in (start, end))
+    share = (np.floor(4096 * before / (before - after)) + 1) / 4096
+    stops = start + share[:, None] * (end - start)
+    assert len(near) == len(stops)
+    np.testing.assert_array_equal(near.instance, far.instance)
+    np.testing.assert_allclose(near.cells, stops, rtol=0, atol=1e-9)
+    assert model(near.cells).all()
+    assert (near.distance < far.distance).all()
 
 
 # ------------------------------------------------------------------------------------------------

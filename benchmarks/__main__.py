@@ -31,8 +31,8 @@ def parser() -> argparse.ArgumentParser:
         choices=(*EXPERIMENTS, "e5"),
         default=list(EXPERIMENTS),
         help="e1 utility and centroids, e2 the comparison of methods, e3 actionability, e4 points "
-        "along paths, e5 MNIST, clusters their number swept, readings of what the paper leaves "
-        "open, sources of the gap of its model, extra E1 on tables the paper does not have, advice "
+        "along paths, e5 MNIST, clusters their number swept, grid of readings of what the paper "
+        "leaves open, tuning of baselines, privacy attacks, extra tables the paper lacks, advice "
         "what nearest and best promise (default: all but e5)",
     )
     command.add_argument("--pair", nargs="+", default=[], help="only these, such as wine-RF")

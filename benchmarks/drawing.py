@@ -25,8 +25,11 @@ __all__ = [
     "strips",
 ]
 
-COLOURS = {"default": "#00796b", "paper": "#8a5a00", "baselines": "#3b6ea8"}
-MODELS = {"default": "lapace's default", "paper": "the paper's model"}
+COLOURS = {
+    "default": "#00796b", "paper": "#8a5a00", "printed": "#b3452c", "gumbel": "#7a5195",
+    "baselines": "#3b6ea8",
+}  # fmt: skip
+MODELS = {"default": "lapace's default", "printed": "as printed", "paper": "as read here"}
 LEVELS = {"probability": 0.5, "lof": 1.0, "density": 0.05}  # what is drawn as a dotted line
 LEVELS_FIRST = "probability"
 
@@ -46,7 +49,7 @@ def metrics(figures: Figures, pairs: Sequence[str]) -> Any:
     found = methods(figures, pairs)
     size = (15, 1.2 + 0.75 * len(found))
     figure, axes = plt.subplots(-(-len(METRICS) // 3), 3, figsize=size, layout="constrained")
-    for ax, metric in zip(axes.flat, METRICS, strict=True):
+    for ax, metric in zip(axes.flat, METRICS, strict=False):
         _dots(ax, figures, pairs, found, metric)
     return figure
 

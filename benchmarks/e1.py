@@ -5,10 +5,8 @@ can replace real ones (TSTR: a forest trained on synthetic rows against one trai
 both tested on held-out rows labelled by M); whether M gives samples and centroids the label they
 were made for; whether every cluster is used; whether prototypes are plausible and differ; and how
 plausible and near the picks of paths are, compared with the nearest training row M gives the target
-(NNCE). Utility also on the paper's split, where the test rows are cut from those M was trained on.
-
-`readings` measures the part of this that tells readings of the paper apart, `sources` what the gap
-of the paper's model comes from.
+(NNCE). `readings` has the utility on the paper's split, where test rows are cut from those M was
+trained on.
 """
 
 from __future__ import annotations
@@ -16,26 +14,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.pipeline import make_pipeline
 
 from benchmarks import paper_metrics
-from benchmarks.fits import Fit, Setup, fit, fitted, paper_split, setup_of, spent
+from benchmarks.fits import Fit, Setup, fitted, setup_of, spent
 from benchmarks.jobs import Measure
-from benchmarks.plan import Job, Reading
+from benchmarks.plan import PAPER_SIDES, Job
 from lapace import Explainer, Search, metrics
 from lapace.arrays import Floats, Ints
-from lapace.classifier import Classifier
 from lapace.explainer.fit import range_coded
 from lapace.result import Explanation
 from lapace.schema import Schema
 
-__all__ = ["measure", "readings", "sources"]
+__all__ = ["measure"]
 
 VERDICTS = {"passes": 1.0, "unsure": 0.5, "fails": 0.0}
 
@@ -43,7 +38,8 @@ VERDICTS = {"passes": 1.0, "unsure": 0.5, "fails": 0.0}
 def measure(job: Job) -> Iterator[Measure]:
     """Yields all figures of one job."""
     setup, found = setup_of(job), fitted(job)
-    yield _accuracy(setup, setup.model)
+    predicted = np.asarray(setup.model.predict(setup.data.test))
+    yield Measure.of("accuracy", predicted == np.asarray(setup.data.test_labels))
     yield Measure("rows", len(setup.train), 1)
     yield Measure("columns", len(setup.schema.features), 1)
     yield from _costs(found)
@@ -51,118 +47,6 @@ def measure(job: Job) -> Iterator[Measure]:
     yield from _centroids(found, setup)
     yield from _prototypes(job, found.explainer, setup)
     yield from _paths(job, found.explainer, setup)
-    if job.pair.paper is not None:
-        yield from _on_the_papers_split(job, setup)
-
-
-def readings(job: Job) -> Iterator[Measure]:
-    """Yields what one reading of the paper makes of utility, centroids and clusters."""
-    assert isinstance(job.details, Reading)
-    setup, found = setup_of(job), fitted(job)
-    raw = _sampled(job, found.explainer, setup, verified=False)
-    for m in (
-        *_gap(job, setup, raw, "raw"),
-        *_centroids(found, setup),
-        *_prototypes(job, found.explainer, setup),
-    ):
-        yield replace(m, label=job.details.name)
-
-
-def sources(job: Job) -> Iterator[Measure]:
-    """The gap of the paper's model when parts of it are replaced, from real rows to its samples.
-
-    `gap_reconstructed`: every training row decoded from the mean of its code, with its own label.
-    `gap_posterior`: from one draw of q(z|x,y). `gap_refit`: from a Gaussian of full covariance for
-    each cluster, fitted to those draws. `gap_prior`: from p(z|c), as the model is sampled.
-    `gap_noise`: the latter with noise on numbers, as large as reconstructions are off.
-    """
-    setup, found = setup_of(job), fitted(job)
-    decoder, codes = found.explainer.fitted_.decoder, setup.codes
-    x = torch.as_tensor(decoder.schema.encode(setup.train), dtype=torch.float32)
-    y = torch.as_tensor(codes)
-
-    def rows(z: torch.Tensor) -> Floats:
-        with torch.inference_mode():
-            return decoder.schema.decode(decoder.model.decode(z).double().numpy())
-
-    with torch.inference_mode():
-        c = decoder.model.q_c(x, y).exp()
-        q = decoder.model.q_z(x, c, y)
-        drawn = q.sample(torch.Generator().manual_seed(job.seed))
-    rng = np.random.default_rng(job.seed)
-    refit = _refit(drawn.numpy(), c.argmax(dim=1).numpy(), rng)
-    exact, prior = rows(q.mean), _sampled(job, found.explainer, setup, verified=False)
-    numbers, noisy = setup.schema.numeric, prior.cells.copy()
-    deviation = np.nanstd((exact - setup.train)[:, numbers], axis=0)
-    noisy[:, numbers] += rng.standard_normal((len(noisy), len(numbers))) * deviation
-    for name, sample in (
-        ("reconstructed", _Sample(exact, codes)),
-        ("posterior", _Sample(rows(drawn), codes)),
-        ("refit", _Sample(rows(torch.as_tensor(refit, dtype=torch.float32)), codes)),
-        ("prior", prior),
-        ("noise", _Sample(setup.schema.snap(noisy), prior.codes)),
-    ):
-        yield from _gap(job, setup, sample, name)
-
-
-def _refit(z: Floats, cluster: Ints, rng: np.random.Generator) -> Floats:
-    """Returns as many draws of each cluster's Gaussian as it has codes, in their places."""
-    found = np.empty_like(z)
-    for k in np.unique(cluster):
-        own = z[cluster == k]
-        spread = np.cov(own.T) if len(own) > 1 else np.zeros((z.shape[1],) * 2)
-        found[cluster == k] = rng.multivariate_normal(own.mean(axis=0), spread, len(own))
-    return found
-
-
-def _accuracy(setup: Setup, model: Any, metric: str = "accuracy") -> Measure:
-    """M's accuracy on held-out rows."""
-    predicted, truth = model.predict(setup.data.test), np.asarray(setup.data.test_labels)
-    return Measure.of(metric, np.asarray(predicted) == truth)
-
-
-def _on_the_papers_split(job: Job, setup: Setup) -> Iterator[Measure]:
-    """Utility where the test rows are cut from those M was trained on.
-
-    And the same for a forest M of full depth, which has memorised them: TSTR's forest on real rows
-    is then compared with labels that follow the noise of the data.
-    """
-    inner = paper_split(setup, job.seed)
-    once = replace(job, limits=replace(job.limits, tries=1))
-    found = fit(once, inner.data, inner.model)
-    raw = _sampled(job, found.explainer, inner, verified=False)
-    yield from _gap(job, inner, raw, "split")
-    if job.pair.classifier == "forest":
-        forest = RandomForestClassifier(100, random_state=job.seed)
-        deep = make_pipeline(setup.model[:-1], forest)
-        deep.fit(setup.data.train, np.asarray(setup.data.train_labels))
-        yield _accuracy(setup, deep, "deep_accuracy")
-        labels = Classifier(deep, setup.schema)
-        codes, test_codes = labels.fit_labels(inner.train), labels.predict(inner.test)
-        real = paper_metrics.utility(
-            setup.schema,
-            (inner.train, codes),
-            (inner.train[:0], codes[:0]),
-            (inner.test, test_codes),
-            trees=job.protocol.trees,
-            random_state=job.seed,
-        )
-        yield Measure("deep_real", real.real, len(inner.test))
-
-
-def _gap(job: Job, setup: Setup, sample: _Sample, name: str) -> Iterator[Measure]:
-    """TSTR of one sample: the accuracy on real and synthetic rows, and the gap."""
-    found = paper_metrics.utility(
-        setup.schema,
-        (setup.train, setup.codes),
-        sample,
-        (setup.test, setup.test_codes),
-        trees=job.protocol.trees,
-        random_state=job.seed,
-    )
-    yield Measure(f"real_{name}", found.real, len(setup.test))
-    yield Measure(f"tstr_{name}", found.synthetic, len(setup.test))
-    yield Measure(f"gap_{name}", found.gap, len(setup.test))
 
 
 def _costs(fit: Fit) -> Iterator[Measure]:
@@ -288,7 +172,7 @@ def _prototypes(job: Job, explainer: Explainer, setup: Setup) -> Iterator[Measur
     kept = [
         p.cells
         for p in explainer.prototypes_
-        if p.code == setup.target and (p.valid or job.recipe == "paper")
+        if p.code == setup.target and (p.valid or job.recipe in PAPER_SIDES)
     ]
     cells = np.array(kept).reshape(len(kept), len(setup.schema.features))
     lof = setup.plausibility.lof(cells)

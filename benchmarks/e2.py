@@ -3,12 +3,14 @@
 For one pair and seed, the picks of an explainer or the counterfactuals of the baselines, for the
 first hundred test rows the classifier labels unfavourably. Fits, instances, perturbations and
 retrained classifiers follow from the seed alone, so they are the same for every method, in whatever
-process it is run. Only counterfactuals that are ok count, but for validity.
+process it is run. Only counterfactuals that are ok count, but for validity. What claims compare is
+also kept for every instance, so that methods can be compared in pairs.
 
 | metric | what |
 |---|---|
 | `validity`, `valid_counterfactuals` | share of instances with a valid one, of valid rows |
-| `distance`, `changed` | proximity; features changed |
+| `distance`, `percentile_distance` | proximity: by range, by percentiles as the library's own |
+| `changed` | features changed |
 | `lof`, `lof_median` | plausibility, among rows of the target |
 | `lof_all` | LOF among all training rows, whatever their label, as RobustX measures it |
 | `copies` | share of counterfactuals that are training rows |
@@ -22,6 +24,7 @@ process it is run. Only counterfactuals that are ok count, but for validity.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,9 +39,11 @@ from benchmarks.baselines.ppcef import network_of
 from benchmarks.fits import Cost, Setup, fitted, retrained_models, setup_of, spent
 from benchmarks.jobs import Measure
 from benchmarks.plan import Baseline, Comparison, Job
+from benchmarks.tables import load
 from lapace import Explainer, Search, metrics
-from lapace.arrays import Bools
+from lapace.arrays import Bools, Ints
 from lapace.result import PICKS, Counterfactuals, Explanation
+from lapace.schema import Schema
 
 __all__ = ["measure", "sweep"]
 
@@ -152,6 +157,8 @@ def _against_nnce(setup: Setup, picks: Mapping[str, Counterfactuals]) -> Iterato
 def _made(baseline: Baseline, judge: _Judge, model: Any) -> Any:
     """Returns a baseline, fitted."""
     setup, options = judge.setup, dict(baseline.options)
+    if "settings" in options:
+        options["settings"] = dict(options["settings"])
     if baseline.name == "PPCEF" and judge.job.pair.classifier == "mlp":
         # The network's own gradients; a forest has none and gets a student.
         options["network"] = network_of(setup.model, setup.schema, setup.data.train)
@@ -240,28 +247,40 @@ class _Judge:
     def quality(self, method: str, found: Counterfactuals) -> Iterator[Measure]:
         """Yields everything but how counterfactuals change with instances."""
         instances, ok = len(found.instances), found.where(found.ok)
+        by = _ByInstance(ok.instance, instances, method)
         valid = metrics.validity(found, np.arange(instances))
-        yield Measure("validity", valid.instances, instances, method=method)
-        yield Measure("valid_counterfactuals", valid.counterfactuals, len(found), method=method)
         each = np.bincount(ok.instance, minlength=instances)
+        any_valid = Measure("validity", valid.instances, instances, method=method)
+        yield replace(any_valid, values=tuple((each > 0).astype(float).tolist()))
+        rows = np.bincount(found.instance, minlength=instances)
+        share = Measure("valid_counterfactuals", valid.counterfactuals, len(found), method=method)
+        # An instance without a row counts as 0.
+        yield replace(share, values=tuple((each / np.maximum(1, rows)).tolist()))
         yield Measure.of("n_counterfactuals", each, method=method)
-        yield Measure.of("distance", ok.distance, method=method)
+        yield by.measure("distance", ok.distance)
         yield Measure.of("changed", ok.changed, method=method)
+        percentiles = self.percentiles.distance(found.instances[ok.instance], ok.cells)
+        yield by.measure("percentile_distance", percentiles)
         several = int((each > 1).sum())
-        yield Measure("diversity", metrics.diversity(ok), several, method=method)
-        yield from self._plausibility(method, ok)
-        votes = metrics.votes(ok, self.setup.classifier, self.retrained)
-        share = Measure.of("model_robustness", votes.mean(axis=0), method=method)
-        yield replace(share, value=metrics.mean(votes))
-
-    def _plausibility(self, method: str, ok: Counterfactuals) -> Iterator[Measure]:
-        usual = self.setup.plausibility
-        lof = usual.lof(ok.cells)
-        yield Measure.of("lof", lof, method=method)
+        spread = Measure("diversity", metrics.diversity(ok), several, method=method)
+        yield replace(spread, values=tuple(
+            metrics.diversity(ok.where(ok.instance == k)) if count > 1 else math.nan
+            for k, count in enumerate(each)
+        ))  # fmt: skip
+        lof = self.setup.plausibility.lof(ok.cells)
+        yield by.measure("lof", lof)
         yield Measure("lof_median", metrics.median(lof), len(ok), method=method)
         yield Measure.of("lof_all", self.setup.plausibility_of_all.lof(ok.cells), method=method)
         away, _ = metrics.kneighbors(ok.schema, ok.cells, self.setup.train)
-        yield Measure.of("copies", away[:, :1] == 0, method=method)
+        yield by.measure("copies", (away[:, :1] == 0).ravel())
+        votes = metrics.votes(ok, self.setup.classifier, self.retrained)
+        stays = by.measure("model_robustness", votes.mean(axis=0))
+        yield replace(stays, value=metrics.mean(votes))
+
+    @cached_property
+    def percentiles(self) -> Schema:
+        """The schema whose distances are the library's own, in mid-rank percentiles."""
+        return load(self.job.pair, self.job.seed, self.job.protocol.rows).schema
 
     def stability(
         self, method: str, before: Counterfactuals, after: Counterfactuals, moved: _Moved
@@ -272,10 +291,28 @@ class _Judge:
         later = [_some(after, r * count, (r + 1) * count) for r in range(rounds)]
         found = paper_metrics.input_robustness(first, later, moved.flipped)
         for name in ("distance", "set_distance", "max_set_distance"):
-            yield Measure(f"input_{name}", getattr(found, name), found.compared, method=method)
+            own = Measure(f"input_{name}", getattr(found, name), found.compared, method=method)
+            values = found.by_instance if name == "max_set_distance" else ()
+            yield replace(own, values=tuple(values))
         for name in ("flipped", "lost"):
             yield Measure(f"input_{name}", getattr(found, name), rounds * count, method=method)
         yield Measure("input_instances", count, count, method=method)
+
+
+@dataclass(frozen=True)
+class _ByInstance:
+    """Makes measures of rows that keep the mean of every instance's rows."""
+
+    instance: Ints
+    count: int
+    method: str
+
+    def measure(self, metric: str, values: Any) -> Measure:
+        array = np.asarray(values, dtype=np.float64)
+        rows = np.bincount(self.instance, minlength=self.count)
+        sums = np.bincount(self.instance, array, minlength=self.count)
+        means = np.where(rows > 0, sums / np.maximum(1, rows), np.nan)
+        return replace(Measure.of(metric, array, method=self.method), values=tuple(means.tolist()))
 
 
 def _some(found: Counterfactuals, begin: int, end: int) -> Counterfactuals:

@@ -26,7 +26,7 @@ def measure(job: Job) -> Iterator[Measure]:
     setup, explainer = setup_of(job), fitted(job).explainer
     if not len(setup.instances) or not explainer.fitted_.of_label(setup.target):
         return
-    search = Search(steps=job.protocol.steps)
+    search = Search(steps=job.protocol.steps, picks=("first", "middle", "last"))
     found = explainer.explain(setup.frame, target=setup.data.target, search=search)
     steps = job.protocol.steps + 1
     cells = found.cells[:, :steps]  # (paths, steps, d)

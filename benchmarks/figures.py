@@ -16,10 +16,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from benchmarks.plan import Plan
+from benchmarks.provenance import code_of
 
 __all__ = [
     "NONE",
     "NO_FIGURE",
+    "OUTDATED",
     "REPEATS",
     "Figure",
     "Figures",
@@ -27,6 +29,7 @@ __all__ = [
     "grid",
     "insert",
     "made",
+    "outdated",
     "pairs_of",
     "part",
 ]
@@ -181,9 +184,12 @@ def insert(page: str, name: str, block: str) -> str:
 REPEATS = "Mean ± standard deviation over repeats."
 SIDES = {
     "default": "with the default recipe",
-    "paper": "with the paper's recipe",
+    "printed": "as printed",
+    "gumbel": "as printed with a Gumbel draw",
+    "paper": "as read here",
     "baselines": "of the baselines",
 }
+OUTDATED = "> **Outdated**"  # how the line on figures of older code or settings begins
 
 
 def part(table: pd.DataFrame, name: str) -> pd.DataFrame:
@@ -207,9 +213,23 @@ def made(plan: Plan, table: pd.DataFrame, experiment: str) -> str:
         for side, words in SIDES.items()
         if planned[side]
     )
-    versions = "; ".join(sorted(set(table["versions"]) - {""})) or "unknown versions"
-    return (
+    origins = [
+        "; ".join(sorted(set(table[name]) - {""})) for name in ("commit", "environment", "machine")
+    ]
+    commit, environment, machine = (text or "unknown" for text in origins)
+    text = (
         f"Made by `python -m benchmarks{' --quick' if plan.is_quick else ''} --experiment "
-        f"{' '.join(names)}` with {versions}. Jobs: {counts}; seeds "
-        f"{', '.join(map(str, sorted(set(table['seed']))))}."
+        f"{' '.join(names)}` at commit {commit}, with {environment}, on {machine}. Jobs: {counts}; "
+        f"seeds {', '.join(map(str, sorted(set(table['seed']))))}."
     )
+    return "\n\n".join(filter(None, (text, outdated(plan, table, experiment))))
+
+
+def outdated(plan: Plan, table: pd.DataFrame, experiment: str) -> str:
+    """Returns a line that marks figures whose code or settings have changed since; else nothing."""
+    keys = {job.key for job in plan.jobs()}
+    old = ~table["settings"].isin(list(keys)) | (table["code"] != code_of(experiment))
+    if not old.any():
+        return ""
+    some = "" if old.all() else " some of"
+    return f"{OUTDATED}: code or settings have changed since{some} these figures were measured."

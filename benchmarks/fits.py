@@ -10,25 +10,22 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks.jobs import Measure
 from benchmarks.losses import PaperLoss
-from benchmarks.plan import Job, Pair, Reading
+from benchmarks.plan import PAPER_SIDES, Job, Pair
 from benchmarks.tables import load, retrained
 from lapace import Explainer, metrics
 from lapace.arrays import Floats, Ints
 from lapace.classifier import Classifier
 from lapace.datasets import Dataset
 from lapace.errors import CentroidWarning
-from lapace.explainer import fit as explainer_fit
-from lapace.explainer.fit import range_coded
 from lapace.schema import Schema
 from lapace.training import DEFAULT, PAPER, Recipe
 
@@ -46,7 +43,6 @@ __all__ = [
 ]
 
 NEXT_TRY = 1000  # between the seeds of the tries of one fit
-LOSS = ("kl_c", "draw", "linear_prior")  # options of a reading that change the loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,39 +196,13 @@ def recipe_of(job: Job) -> tuple[Recipe, int | None]:
         steps=job.limits.steps,
         epochs=job.limits.epochs,
     )
-    if isinstance(job.details, Reading):
-        settings = dict(job.details.options)
-        settings.pop("numbers", None)
-        kept = {name: value for name, value in settings.items() if name not in LOSS}
-        recipe = replace(recipe, **kept)
     return recipe, paper.n_latent
-
-
-def loss_of(job: Job) -> PaperLoss | None:
-    """The reading of the paper's loss that a job asks for; None for the library's own."""
-    options = job.details.options if isinstance(job.details, Reading) else {}
-    reading = {name: value for name, value in dict(options).items() if name in LOSS}
-    return PaperLoss(**reading) if reading else None
-
-
-@contextmanager
-def _reading(job: Job) -> Iterator[None]:
-    """A context in which the paper's recipe has the job's loss, and scales numbers as it asks."""
-    options = dict(job.details.options) if isinstance(job.details, Reading) else {}
-    with ExitStack() as stack:
-        if (loss := loss_of(job)) is not None:
-            stack.enter_context(loss.in_use())
-        if options.get("numbers") == "range":
-            coded = patch.object(
-                explainer_fit, "standardised", lambda schema, _: range_coded(schema)
-            )
-            stack.enter_context(coded)
-        yield
 
 
 def fit(job: Job, data: Dataset, model: Any) -> Fit:
     """A fitted explainer: of several tries, the first with valid centroids only, or the best."""
     recipe, n_latent = recipe_of(job)
+    reading = PAPER_SIDES.get(job.recipe)
     found, most_valid, all_seconds, tries, first_valid = None, -1, 0.0, 0, 0
     for again in range(job.limits.tries):
         explainer = Explainer(
@@ -243,7 +213,8 @@ def fit(job: Job, data: Dataset, model: Any) -> Fit:
             schema=data.schema,
             random_state=job.seed + NEXT_TRY * again,
         )
-        with warnings.catch_warnings(), _reading(job), spent() as cost:
+        loss = PaperLoss(**reading).in_use() if reading else nullcontext()
+        with warnings.catch_warnings(), loss, spent() as cost:
             warnings.simplefilter("ignore", CentroidWarning)  # invalid centroids are counted below
             explainer.fit(data.train)
         all_seconds, tries = all_seconds + cost.wall, tries + 1
@@ -264,8 +235,7 @@ def fit(job: Job, data: Dataset, model: Any) -> Fit:
 def fitted(job: Job) -> Fit:
     """The explainer of a job's pair, recipe, seed and number of prototypes."""
     protocol = replace(job.protocol, steps=0, trees=0)  # a fit does not depend on these
-    reading = job.details if isinstance(job.details, Reading) else None
-    return _fitted(replace(job, protocol=protocol, experiment="e1", details=reading))
+    return _fitted(replace(job, protocol=protocol, experiment="e1", details=None))
 
 
 @lru_cache(maxsize=2)

@@ -1,23 +1,24 @@
 """Running jobs, keeping their results, and putting those into one table.
 
 Every job's figures are one small file, named by the hash of its settings and written whole or not
-at all. So a run that was killed continues where it stopped, and results of other settings are left
-alone. The table kept with the code is made of CSV files, one per experiment.
+at all, with the code, commit, environment and machine that made them. So a run that was killed
+continues where it stopped, and a job whose code has changed is run again. The table kept with the
+code is made of CSV files, one per experiment; figures of older code or settings stay there, and
+are marked, until newer ones replace them.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
-import platform
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +26,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-import lapace
-from benchmarks.plan import REVISIONS, Job, Reading
+from benchmarks.plan import Job
+from benchmarks.provenance import Origin, code_of
 
 __all__ = [
     "COLUMNS",
@@ -35,11 +36,12 @@ __all__ = [
     "Store",
     "keep",
     "kept",
+    "kept_instances",
+    "kept_runs",
     "measured",
     "run",
     "run_job",
     "shared_out",
-    "versions",
     "write",
 ]
 
@@ -48,10 +50,15 @@ Result = TypeVar("Result")
 
 COLUMNS = (
     "experiment", "pair", "recipe", "repeat", "seed", "method", "metric", "label", "mean",
-    "deviation", "count", "settings", "versions",
+    "deviation", "count", "settings",
 )  # fmt: skip
-RUNS = ("experiment", "pair", "recipe", "seed", "settings", "seconds", "versions")
-TABLES = ("e1", "readings", "sources", "e2", "e3", "e4", "clusters", "advice")
+RUNS = (
+    "experiment", "pair", "recipe", "seed", "settings", "seconds", "code", "commit", "environment",
+    "machine",
+)  # fmt: skip
+TABLES = ("grid", "e1", "e2", "e3", "e4", "clusters", "tuning", "privacy", "advice")
+INSTANCES = "instances.csv.gz"
+PAIRED = ("pair", "recipe", "seed", "method", "metric", "values")  # a line of instances.csv.gz
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Measure:
         label: The class, prototype or setting it is about; empty for all of them.
         method: The method whose counterfactuals it is about; empty where it is about none.
         deviation: The standard deviation over what was counted, where that was measured.
+        values: Of each instance, for paired comparisons; NaN for an instance without one.
     """
 
     metric: str
@@ -73,6 +81,7 @@ class Measure:
     label: str = ""
     method: str = ""
     deviation: float = math.nan
+    values: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, metric: str, values: Any, label: str = "", method: str = "") -> Measure:
@@ -90,25 +99,11 @@ class Measure:
 
 @dataclass(frozen=True)
 class Record:
-    """The figures of one job, the seconds it took, and the versions it was run with."""
+    """The figures of one job, the seconds it took, and where they come from."""
 
     measures: list[Measure]
     seconds: float = 0.0
-    versions: str = ""
-
-
-def versions(job: Job | None = None) -> str:
-    """Returns what figures are made with, in one line.
-
-    Examples:
-        >>> versions().split()[0]
-        'lapace'
-    """
-    packages = [
-        f"{name} {version(name).partition('+')[0]}" for name in ("numpy", "scikit-learn", "torch")
-    ]
-    code = f"lapace {lapace.__version__}" + (f" r{REVISIONS[job.experiment]}" if job else "")
-    return ", ".join([code, f"Python {platform.python_version()}", *packages])
+    origin: Origin = field(default_factory=Origin)
 
 
 def write(path: Path, text: str) -> None:
@@ -130,8 +125,8 @@ class Store:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = Store(Path(folder))
         ...     store.save(job, Record([Measure("accuracy", 0.9, 100)]))
-        ...     store.load(job).measures[0].value, job in store
-        (0.9, True)
+        ...     store.load(job).measures[0].value, job in store  # of no known code
+        (0.9, False)
     """
 
     folder: Path
@@ -145,7 +140,8 @@ class Store:
         """Keeps the figures of a job."""
         data = {"settings": job.settings, **asdict(record)}
         data["measures"] = [
-            {name: _plain(value) for name, value in asdict(m).items()} for m in record.measures
+            {name: _plain(value) for name, value in asdict(m).items() if value != ()}
+            for m in record.measures
         ]
         write(self.path(job), json.dumps(data, indent=1, allow_nan=False))
 
@@ -156,21 +152,32 @@ class Store:
             if data.pop("settings") != job.settings:  # two settings with one hash
                 return None
             data["measures"] = [
-                Measure(**{name: math.nan if v is None else v for name, v in line.items()})
+                Measure(**{name: _number(v) for name, v in line.items()})
                 for line in data["measures"]
             ]
+            data["origin"] = Origin(**data["origin"])
             return Record(**data)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def __contains__(self, job: Job) -> bool:
-        return self.load(job) is not None
+        """Whether a job has been run with the code there is now."""
+        record = self.load(job)
+        return record is not None and record.origin.code == code_of(job.experiment)
 
 
 def _plain(value: Any) -> Any:
     """Returns a value as JSON has it: no numpy numbers, no NaN."""
+    if isinstance(value, tuple):
+        return [_plain(float(f"{v:.5g}")) for v in value]
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_number, value))
+    return math.nan if value is None else value
 
 
 # ------------------------------------------------------------------------------------------------
@@ -179,11 +186,12 @@ def _plain(value: Any) -> Any:
 
 def measured(job: Job) -> Iterable[Measure]:
     """Returns the figures of a job's experiment."""
-    from benchmarks import advice, e1, e2, e3, e4
+    from benchmarks import advice, e1, e2, e3, e4, privacy, readings
 
     kinds: dict[str, Callable[[Job], Iterable[Measure]]] = {
-        "readings": e1.readings,
-        "sources": e1.sources,
+        "grid": readings.measure,
+        "tuning": e2.measure,
+        "privacy": privacy.measure,
         "e2": e2.measure,
         "e3": e3.measure,
         "e4": e4.measure,
@@ -203,7 +211,7 @@ def run_job(
     start = time.perf_counter()
     measures = list(measure(job))
     seconds = time.perf_counter() - start
-    store.save(job, Record(measures, seconds, versions(job)))
+    store.save(job, Record(measures, seconds, Origin.here(job.experiment)))
     return seconds
 
 
@@ -260,8 +268,8 @@ def run(
     groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in jobs:
         if job not in store:
-            reading = job.details if isinstance(job.details, Reading) else None  # a fit of its own
-            groups.setdefault((job.pair.name, job.seed, reading), []).append(job)
+            apart = job.experiment if job.experiment in ("grid", "clusters") else ""
+            groups.setdefault((job.pair.name, job.seed, apart), []).append(job)
     done = len(jobs) - sum(map(len, groups.values()))
     say(f"{done} of {len(jobs)} jobs are already done.")
     work = partial(_run_group, store=store, end=time.time() + seconds, measure=measure)
@@ -292,15 +300,15 @@ def _run_group(
 # One table
 
 
-def tidy(jobs: Sequence[Job], store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Returns all figures, one line per job, method, metric and label; and the jobs run.
+def tidy(jobs: Sequence[Job], store: Store) -> dict[str, pd.DataFrame]:
+    """Returns all figures, one line per job, method, metric and label; the jobs; and instances.
 
     Examples:
-        >>> figures, runs = tidy([], Store(Path("nowhere")))
-        >>> tuple(figures) == COLUMNS, tuple(runs) == RUNS
+        >>> found = tidy([], Store(Path("nowhere")))
+        >>> tuple(found["figures"]) == COLUMNS, tuple(found["runs"]) == RUNS
         (True, True)
     """
-    lines, runs = [], []
+    lines, runs, paired = [], [], []
     for job in jobs:
         record = store.load(job)
         if record is None:
@@ -311,17 +319,22 @@ def tidy(jobs: Sequence[Job], store: Store) -> tuple[pd.DataFrame, pd.DataFrame]
             # Six digits are more than any figure here is good for, and keep the file small.
             value, deviation = float(f"{m.value:.6g}"), float(f"{m.deviation:.3g}")
             figures = (m.method, m.metric, m.label, value, deviation, m.count)
-            lines.append((*head, repeat, job.seed, *figures, job.key, record.versions))
-        runs.append((*head, job.seed, job.key, round(record.seconds, 1), record.versions))
-    return pd.DataFrame(lines, columns=list(COLUMNS)), pd.DataFrame(runs, columns=list(RUNS))
+            lines.append((*head, repeat, job.seed, *figures, job.key))
+            if m.values and job.experiment == "e2":
+                texts = " ".join("" if math.isnan(v) else f"{v:.4g}" for v in m.values)
+                paired.append((*head[1:], job.seed, m.method, m.metric, texts))
+        origin = asdict(record.origin).values()
+        runs.append((*head, job.seed, job.key, round(record.seconds, 1), *origin))
+    tables = {"figures": (lines, COLUMNS), "runs": (runs, RUNS), "instances": (paired, PAIRED)}
+    return {k: pd.DataFrame(rows, columns=list(names)) for k, (rows, names) in tables.items()}
 
 
 def keep(folder: Path, jobs: Sequence[Job], store: Store) -> pd.DataFrame:
     """Writes the table kept with the code, one CSV per experiment, and returns all of it.
 
-    What was kept before stays where this store has nothing newer, as long as it was made with the
-    settings the plan has now. So results of a run spread over several machines add up, and those
-    of other settings are dropped.
+    Figures kept before stay where nothing newer of the same experiment, pair, side and seed is
+    known, also those of older settings: pages mark them. So results of a run spread over several
+    machines add up.
 
     Args:
         folder: Where, such as `benchmarks/results`.
@@ -329,42 +342,63 @@ def keep(folder: Path, jobs: Sequence[Job], store: Store) -> pd.DataFrame:
         store: What has been run here.
     """
     order = {job.key: place for place, job in enumerate(jobs)}
+    new = tidy(jobs, store)
 
     def merged(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-        stays = old["settings"].isin(list(order)) & ~old["settings"].isin(new["settings"])
+        slot = ["experiment", "pair", "recipe", "seed"]
+        planned = old["settings"].isin(list(order))
+        renewed = pd.MultiIndex.from_frame(old[slot]).isin(pd.MultiIndex.from_frame(new[slot]))
+        stays = ~old["settings"].isin(new["settings"]) & (planned | ~renewed)
         parts = [part for part in (old[stays], new) if len(part)] or [new]
         table = pd.concat(parts, ignore_index=True)
-        return table.sort_values("settings", key=lambda s: s.map(order), kind="stable")
+        place = table["settings"].map(order).fillna(len(order))
+        return table.assign(place=place).sort_values("place", kind="stable").drop(columns="place")
 
-    new, new_runs = tidy(jobs, store)
-    table, runs = merged(kept(folder), new), merged(_read(folder / "runs.csv", RUNS), new_runs)
+    table = merged(kept(folder), new["figures"])
+    runs = merged(_read(folder / "runs.csv", RUNS), new["runs"])
     for experiment, part in table.groupby(table["experiment"].replace("extra", "e1")):
-        # The versions are the same in every line of a job: runs.csv has them once.
-        _write_csv(part.drop(columns="versions"), folder / f"{experiment}.csv")
+        _write_csv(part, folder / f"{experiment}.csv")
     _write_csv(runs, folder / "runs.csv")
+    if len(new["instances"]):
+        old, keys = kept_instances(folder), list(PAIRED[:-1])
+        both = pd.concat([old, new["instances"]]).drop_duplicates(keys, keep="last")
+        text = both.sort_values(keys).to_csv(index=False, lineterminator="\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / INSTANCES).write_bytes(gzip.compress(text.encode(), mtime=0))
     return table
 
 
 def kept(folder: Path) -> pd.DataFrame:
-    """Returns the table kept with the code, with versions; empty where there is none.
+    """Returns the table kept with the code; empty where there is none.
 
     Examples:
         >>> len(kept(Path("nowhere")))
         0
     """
-    parts = [_read(folder / f"{name}.csv", COLUMNS[:-1]) for name in TABLES]
-    table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    made = _read(folder / "runs.csv", RUNS).set_index("settings")["versions"]
-    return table.assign(versions=table["settings"].map(made.to_dict()).fillna(""))
+    parts = [_read(folder / f"{name}.csv", COLUMNS) for name in TABLES]
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def kept_runs(folder: Path) -> pd.DataFrame:
+    """Returns the jobs whose figures are kept with the code, and where they come from."""
+    return _read(folder / "runs.csv", RUNS)
+
+
+def kept_instances(folder: Path) -> pd.DataFrame:
+    """Returns E2's figures of single instances; `values` are numbers between spaces."""
+    path = folder / INSTANCES
+    if not path.exists():
+        return pd.DataFrame({name: [] for name in PAIRED})
+    return pd.read_csv(path, keep_default_na=False, dtype={"values": str})
 
 
 def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame({name: [] for name in columns})
     numbers = {"mean": [""], "deviation": [""], "seconds": [""]}
-    texts = dict.fromkeys(("label", "method", "settings", "versions"), str)
+    texts = dict.fromkeys(("label", "method", "settings", *RUNS[-4:]), str)
     table = pd.read_csv(path, keep_default_na=False, na_values=numbers, dtype=texts)
-    return table[list(columns)]
+    return table.reindex(columns=list(columns), fill_value="")
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> None:

@@ -1,8 +1,13 @@
 """Judging figures: targets of our own, pair by pair, and claims of the paper.
 
-A `Target` says of one pair by which margin it is met; its verdict names the pairs that miss it. A
-claim is a function from all figures (`Evidence`) to a `Verdict`; `claim` puts it among `FINDINGS`.
-Its verdict is about the paper's model.
+A `Target` says of one pair by which margin it is met; its verdict names the pairs that miss it.
+
+A `Claim` of the paper is tested pair by pair, and for every model: as printed, as read here, and
+the default recipe. Its tests are margins, positive where the sentence is true, each with a 95 %
+interval of a paired bootstrap that draws seeds, and instances of each. One rule grades all claims:
+a claim *holds* on a pair if the whole interval of every margin is positive; it is *confirmed* if it
+holds on every pair it names, *partly confirmed* if on some, and *not confirmed* if on none. Where
+an interval holds zero the pair is *open*, which counts as not holding, and is said.
 """
 
 from __future__ import annotations
@@ -11,44 +16,33 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.figures import Figures, grid, pairs_of, part
 from benchmarks.plan import Plan
+from lapace.arrays import Floats
 
 __all__ = [
-    "BASELINES",
-    "FINDINGS",
-    "LAPACE",
-    "MODELS",
-    "NO",
-    "NOT_RUN",
-    "PARTLY",
-    "YES",
-    "Evidence",
-    "Finding",
-    "Target",
-    "Value",
-    "Verdict",
-    "at_least",
-    "at_most",
-    "claim",
-    "figure_of",
-    "judged",
-    "mean",
-    "share",
-    "targets_table",
-    "top",
-    "verdict_of",
-]
+    "BASELINES", "CLAIMS", "LAPACE", "MODELS", "NO", "PARTLY", "YES", "Claim", "Evidence", "Margin",
+    "Target", "Value", "at_least", "at_most", "claim", "exact", "figure_of", "graded", "interval",
+    "mean", "targets_table", "top", "verdict_of",
+]  # fmt: skip
 
-MODELS = ("paper", "default")
+# The models of a table of verdicts, by the side their figures are kept under.
+MODELS = {
+    "printed": "as printed",
+    "gumbel": "as printed, Gumbel draw",
+    "paper": "as read here",
+    "default": "lapace's default",
+}
 LAPACE = ("First", "Middle", "Last")
 BASELINES = ("NNCE", "FACE", "RobXCE", "DiCE", "DRCE")  # the paper's
 MIXED = ("adult", "compas")  # the paper's data sets with categories
-YES, NO, PARTLY = "confirmed", "**not confirmed**", "**partly confirmed**"
+YES, NO, PARTLY, NOT_RUN = "confirmed", "**not confirmed**", "**partly confirmed**", "not run"
+DRAWS = 1000  # of a bootstrap
 SLACK = 1e-9
 
 Value: TypeAlias = Callable[[Figures, str], tuple[float, str]]  # of a pair; and in words
@@ -156,62 +150,143 @@ def targets_table(
 # Claims
 
 
-class Verdict(NamedTuple):
-    """The figures of the paper's model and of the default recipe, and what follows."""
+class Margin(NamedTuple):
+    """By how much a sentence is true of a pair: the mean, and its 95 % interval."""
 
-    its: str
-    ours: str
-    verdict: str
-    because: str = ""
+    name: str
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def state(self) -> str:
+        """`holds`, `fails`, or `open` where the interval holds zero; `unknown` without figures."""
+        if math.isnan(self.mean):
+            return "unknown"
+        return "holds" if self.low > 0 else "fails" if self.high < 0 else "open"
+
+    def __str__(self) -> str:
+        spread = "" if self.low == self.high else f" [{self.low:+.2f}, {self.high:+.2f}]"
+        return f"{self.name} {self.mean:+.2f}{spread}"
 
 
-NOT_RUN = Verdict("–", "–", "not run")
-Judge: TypeAlias = "Callable[[Evidence], Verdict]"
+def interval(name: str, values: Any) -> Margin:
+    """Returns the mean of margins and its bootstrap interval: seeds are drawn, then instances.
+
+    Args:
+        name: Of the margin.
+        values: (seeds, instances), NaN where there is none.
+
+    Examples:
+        >>> interval("nearer", [[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]]).state
+        'holds'
+        >>> interval("nearer", [[-1.0, 1.0], [1.0, -1.0]]).state
+        'open'
+    """
+    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    table = table[~np.isnan(table).all(axis=1)]
+    if not table.size:
+        return Margin(name, math.nan, math.nan, math.nan)
+    mean = float(np.nanmean(np.nanmean(table, axis=1)))
+    rng = np.random.default_rng(0)
+    seeds, count = len(table), table.shape[1]
+    each = np.empty((seeds, DRAWS, seeds))  # the mean of a draw of instances, seed by seed
+    for k, row in enumerate(table):
+        known = row[~np.isnan(row)]
+        drawn = known[rng.integers(len(known), size=(DRAWS, seeds, min(count, len(known))))]
+        each[k] = drawn.mean(axis=2)
+    which = rng.integers(seeds, size=(DRAWS, seeds))
+    draw, place = np.arange(DRAWS)[:, None], np.arange(seeds)[None]
+    means = each[which, draw, place].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Margin(name, mean, float(low), float(high))
 
 
-class Finding(NamedTuple):
-    """A claim of the paper and how it is judged."""
+def exact(name: str, value: float, bound: float, *, above: bool = True) -> Margin:
+    """Returns a margin without an interval: a figure that has to reach a bound, or stay below."""
+    margin = (value - bound if above else bound - value) + SLACK
+    return Margin(name, margin, margin, margin)
+
+
+Judge: TypeAlias = "Callable[[Evidence, str, str], Iterable[Margin]]"  # side, pair
+
+
+class Claim(NamedTuple):
+    """A claim of the paper, the pairs it names, and the margins that decide it.
+
+    Attributes:
+        where: In the paper.
+        text: What it says.
+        pairs: `all`, `mixed`, `continuous`, or `shown`: heloc and wine; `digits` for MNIST.
+        judge: The margins of a model and a pair.
+        note: How words such as *comparable* are read.
+    """
 
     where: str
-    claim: str
+    text: str
+    pairs: str
     judge: Judge
+    note: str = ""
 
 
-FINDINGS: list[Finding] = []  # in the order of the claims
+CLAIMS: list[Claim] = []  # in the order of the table
 
 
-def claim(where: str, text: str) -> Callable[[Judge], Judge]:
+def claim(where: str, text: str, pairs: str = "all", note: str = "") -> Callable[[Judge], Judge]:
     """Decorates the function that judges a claim of the paper."""
 
     def marked(judge: Judge) -> Judge:
-        FINDINGS.append(Finding(where, text, judge))
+        CLAIMS.append(Claim(where, text, pairs, judge, note))
         return judge
 
     return marked
 
 
+def graded(e: Evidence, claim: Claim, side: str) -> tuple[str, str]:
+    """Grades a claim for one model by the rule above; returns the grade and the figures in words.
+
+    Examples:
+        >>> always = Claim("", "", "all", lambda e, side, pair: [exact("x", 1.0, 0.5)])
+        >>> graded(Evidence(Plan(), pd.DataFrame({"experiment": [], "pair": []})), always, "paper")
+        ('not run', '')
+    """
+    states: dict[str, list[str]] = {"holds": [], "fails": [], "open": []}
+    worst: dict[str, Margin] = {}
+    for pair in e.named(claim.pairs):
+        margins = list(claim.judge(e, side, pair))
+        found = {m.state for m in margins}
+        if not margins or "unknown" in found:
+            continue
+        state = "fails" if "fails" in found else "open" if "open" in found else "holds"
+        states[state].append(pair)
+        worst[pair] = min(margins, key=lambda m: m.high if state == "fails" else m.low)
+    count = sum(map(len, states.values()))
+    if not count:
+        return NOT_RUN, ""
+    held = len(states["holds"])
+    grade = YES if held == len(e.named(claim.pairs)) else PARTLY if held else NO
+    texts = [f"{held} of {count}"]
+    for state, word in (("fails", "not on"), ("open", "open on")):
+        if states[state]:
+            texts.append(f"{word} {', '.join(states[state])}")
+    least = min(worst, key=lambda pair: worst[pair].low)
+    return grade, "; ".join([*texts, f"least: {least}, {worst[least]}"])
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """All figures, by experiment."""
+    """All figures, by experiment, and those of single instances."""
 
     plan: Plan
     table: pd.DataFrame
     digits: Figures = field(default_factory=lambda: Figures(pd.DataFrame()))  # of E5
+    instances: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
-    def e1(self) -> Figures:
-        """Utility and centroids."""
-        return Figures(part(self.table, "e1"))
-
-    @cached_property
-    def e2(self) -> Figures:
-        """The comparison of methods."""
-        return Figures(part(self.table, "e2"))
-
-    @cached_property
-    def e3(self) -> Figures:
-        """Actionability."""
-        return Figures(part(self.table, "e3"))
+    def by_experiment(self) -> dict[str, Figures]:
+        """Figures over seeds."""
+        names = ("e1", "e2", "e3", "e4", "grid", "privacy")
+        return {name: Figures(part(self.table, name)) for name in names}
 
     @cached_property
     def pairs(self) -> list[str]:
@@ -219,49 +294,75 @@ class Evidence:
         known = pairs_of(self.plan, part(self.table, "e2"))
         return [name for name in known if self.plan[name].reported is not None]
 
-    @cached_property
-    def mixed(self) -> list[str]:
-        """The pairs with categories."""
-        return [name for name in self.pairs if self.plan[name].data in MIXED]
+    def named(self, which: str) -> list[str]:
+        """The pairs a claim names."""
+        if which == "digits":
+            return ["MNIST"]
+        mixed = [name for name in self.pairs if self.plan[name].data in MIXED]
+        if which in ("mixed", "all"):
+            return mixed if which == "mixed" else self.pairs
+        return [name for name in self.pairs if name not in mixed]  # continuous, shown
+
+    def figure(self, experiment: str, pair: str, side: str, metric: str, *key: str) -> float:
+        """Returns the mean over seeds of a figure; `key` is the method and the label."""
+        return self.by_experiment[experiment].get(pair, side, metric, *key).mean
 
     @cached_property
-    def continuous(self) -> list[str]:
-        """The pairs without categories."""
-        return [name for name in self.pairs if name not in self.mixed]
+    def _seeds(self) -> dict[tuple[str, ...], dict[int, float]]:
+        keys = ["experiment", "pair", "recipe", "method", "metric", "label"]
+        found: dict[tuple[str, ...], dict[int, float]] = {}
+        for *key, seed, mean in self.table[[*keys, "seed", "mean"]].itertuples(index=False):
+            key[0] = "e1" if key[0] == "extra" else key[0]
+            found.setdefault(tuple(key), {})[seed] = mean
+        return found
 
-    def get(self, method: str, metric: str, pair: str, recipe: str = "baselines") -> float:
-        """Returns one figure of E2."""
-        return self.e2.get(pair, recipe, metric, method).mean
+    @cached_property
+    def _values(self) -> dict[tuple[str, ...], dict[int, Floats]]:
+        found: dict[tuple[str, ...], dict[int, Floats]] = {}
+        for pair, side, seed, method, metric, text in self.instances.itertuples(index=False):
+            numbers = np.array([float(v) if v else math.nan for v in text.split(" ")])
+            found.setdefault((pair, side, method, metric), {})[int(seed)] = numbers
+        return found
 
-    def mean(
-        self,
-        method: str,
-        metric: str,
-        recipe: str = "baselines",
-        pairs: Sequence[str] | None = None,
-    ) -> float:
-        """Returns the mean over pairs of a figure of E2."""
-        own = self.pairs if pairs is None else pairs
-        return mean(self.get(method, metric, pair, recipe) for pair in own)
+    def seeds(
+        self, experiment: str, pair: str, side: str, metric: str, method: str = "", label: str = ""
+    ) -> Floats:
+        """Returns a figure of every seed, (seeds, 1)."""
+        found = self._seeds.get((experiment, pair, side, method, metric, label), {})
+        values = [found[seed] for seed in sorted(found)]
+        return np.array(values, dtype=np.float64).reshape(-1, 1)
 
-    def where(self, test: Callable[[str], bool], pairs: Sequence[str] | None = None) -> list[str]:
-        """Returns the pairs a comparison holds on; one with a missing figure does not hold."""
-        return [name for name in (self.pairs if pairs is None else pairs) if test(name)]
+    def less(
+        self, pair: str, metric: str, one: tuple[str, str], other: tuple[str, str],
+        times: float = 1.0,
+    ) -> Margin:  # fmt: skip
+        """Returns by how much a figure of E2 is less than another's, times a factor.
+
+        Compared on the same seeds and instances; where only figures of seeds are kept, on those.
+
+        Args:
+            pair: The pair.
+            metric: The figure.
+            one: Side and method.
+            other: Side and method of the greater.
+            times: Factor of the greater.
+        """
+        name = f"{metric} of {one[1]} below {other[1]}"
+        a, b = (self._values.get((pair, *who, metric), {}) for who in (one, other))
+        rows = []
+        for seed in sorted(set(a) & set(b)):
+            count = min(len(a[seed]), len(b[seed]))
+            rows.append(times * b[seed][:count] - a[seed][:count])
+        if not rows:
+            mine, theirs = (self.seeds("e2", pair, who[0], metric, who[1]) for who in (one, other))
+            if len(mine) == len(theirs):
+                rows = list(times * theirs - mine)
+        width = max(map(len, rows), default=0)
+        padded = [np.pad(row, (0, width - len(row)), constant_values=math.nan) for row in rows]
+        return interval(name, np.array(padded).reshape(len(rows), width))
 
 
 def mean(values: Iterable[float]) -> float:
     """Returns the mean of the values that are known."""
     known = [v for v in values if not math.isnan(v)]
     return sum(known) / len(known) if known else math.nan
-
-
-def share(found: Sequence[str], total: Sequence[str]) -> str:
-    """Returns how many pairs of how many, in words."""
-    return f"{len(found)} of {len(total)} pairs"
-
-
-def judged(found: Sequence[str], total: Sequence[str]) -> str:
-    """Grades a claim by the pairs it holds on: all of them, at least half, or fewer."""
-    if not total:
-        return "not run"
-    return YES if len(found) == len(total) else PARTLY if 2 * len(found) >= len(total) else NO

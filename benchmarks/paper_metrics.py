@@ -67,6 +67,7 @@ def utility(
     *,
     trees: int = 100,
     random_state: int = 0,
+    max_depth: int | None = None,
 ) -> Utility:
     """Train on synthetic, test on real (TSTR): can synthetic rows replace real ones?
 
@@ -80,6 +81,7 @@ def utility(
         test: Cells and labels of held-out rows.
         trees: Of each forest.
         random_state: Of each forest.
+        max_depth: Of each forest; None for full depth.
 
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
@@ -92,7 +94,7 @@ def utility(
     sides = [Agreement(math.nan, {}), Agreement(math.nan, {})]
     for k, (train, labels) in enumerate((real, synthetic)):
         if len(train) and len(cells):
-            forest = RandomForestClassifier(trees, random_state=random_state)
+            forest = RandomForestClassifier(trees, max_depth=max_depth, random_state=random_state)
             forest.fit(tree_columns(schema, train), np.asarray(labels))
             sides[k] = agreement(expected, forest.predict(tree_columns(schema, cells)))
     balanced = [mean(list(side.by_label.values())) for side in sides]
@@ -168,6 +170,7 @@ class InputRobustness(NamedTuple):
         compared: Comparisons made.
         flipped: Left out, because the perturbed instance's label differs.
         lost: Left out, because the perturbed instance has no ok counterfactual.
+        by_instance: The max-set-distance of every instance, mean over rounds; NaN without any.
     """
 
     distance: float
@@ -176,6 +179,7 @@ class InputRobustness(NamedTuple):
     compared: int
     flipped: int
     lost: int
+    by_instance: tuple[float, ...] = ()
 
 
 def input_robustness(
@@ -205,17 +209,22 @@ def input_robustness(
         moved[:] = np.asarray(flipped, dtype=bool)
     old = before.where(before.ok)
     answered = np.isin(np.arange(len(before.instances)), old.instance)
-    found, lost = [np.empty((0, 3))], 0
+    found, which, lost = [np.empty((0, 3))], [np.empty(0, dtype=np.int64)], 0
     for new, left_out in zip(after, moved, strict=True):
         schema = join(before.schema, new.schema)
         counted = answered & ~left_out
         kept = old.where(counted[old.instance])
         other = new.where(new.ok & counted[new.instance])
         cells = recode(other.cells, new.schema, schema)
-        rows = _set_distances(schema, kept.cells, kept.instance, cells, other.instance)
+        rows, shared = _set_distances(schema, kept.cells, kept.instance, cells, other.instance)
         found.append(rows)
+        which.append(shared)
         lost += int(counted.sum()) - len(rows)
     single, both, farthest = np.concatenate(found).T
+    owner, count = np.concatenate(which), len(before.instances)
+    rounds = np.bincount(owner, minlength=count)
+    sums = np.bincount(owner, farthest, minlength=count)
+    each = np.where(rounds > 0, sums / np.maximum(1, rounds), math.nan)
     return InputRobustness(
         distance=mean(single),
         set_distance=mean(both),
@@ -223,6 +232,7 @@ def input_robustness(
         compared=len(both),
         flipped=int((moved & answered).sum()),
         lost=lost,
+        by_instance=tuple(each.tolist()),
     )
 
 
@@ -247,8 +257,8 @@ def recode(cells: Floats, old: Schema, new: Schema) -> Floats:
 
 def _set_distances(
     schema: Schema, a: Floats, instance_a: Ints, b: Floats, instance_b: Ints
-) -> Floats:
-    """One line per instance with rows in both: single distance or NaN, set and max-set."""
+) -> tuple[Floats, Ints]:
+    """One line per instance with rows in both: single distance or NaN, set and max-set; and who."""
     i, j = matches(instance_a, instance_b)
     between = schema.distance(a[i], b[j])
     shared = np.unique(instance_a[i])
@@ -263,7 +273,7 @@ def _set_distances(
         average += np.bincount(group, closest[both], minlength=len(shared)) / counts / 2
         np.maximum.at(farthest, group, closest[both])
         single &= counts == 1
-    return np.column_stack([np.where(single, farthest, math.nan), average, farthest])
+    return np.column_stack([np.where(single, farthest, math.nan), average, farthest]), shared
 
 
 def perturb(schema: Schema, cells: Floats, rng: np.random.Generator, scale: float = 0.02) -> Floats:

@@ -23,7 +23,7 @@ from lapace.errors import InputError, did_you_mean
 
 __all__ = [
     "EXPERIMENTS",
-    "REVISIONS",
+    "PAPER_SIDES",
     "Actionability",
     "AdviceSize",
     "Baseline",
@@ -31,16 +31,24 @@ __all__ = [
     "Job",
     "Pair",
     "Plan",
-    "Reading",
+    "Readings",
 ]
 
-Recipe: TypeAlias = Literal["default", "paper", "baselines"]
+Recipe: TypeAlias = Literal["default", "paper", "printed", "gumbel", "baselines"]
 PairKind: TypeAlias = Literal["e1", "extra", "advice"]
 Kind = TypeVar("Kind")
 
-EXPERIMENTS = ("e1", "extra", "readings", "sources", "e2", "e3", "e4", "clusters", "advice")
-# Raise an experiment's number when a change moves its figures: older results are then set aside.
-REVISIONS = dict.fromkeys(EXPERIMENTS, 5)
+EXPERIMENTS = (
+    "grid", "e1", "e2", "e3", "e4", "clusters", "tuning", "privacy", "extra", "advice",
+)  # fmt: skip
+# Sides with the paper's architecture and settings. They differ in the reading of the loss: KL(c) of
+# a batch's mean responsibilities (`paper`, `recipe="paper"`), or as printed, of each row, with the
+# probabilities of clusters handed on (`printed`) or a straight-through Gumbel draw (`gumbel`).
+PAPER_SIDES: Mapping[str, Mapping[str, Any]] = {
+    "paper": {},
+    "printed": {"kl_c": "row"},
+    "gumbel": {"kl_c": "row", "draw": True},
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,8 @@ class Pair:
     experiment: PairKind = "e1"  # extra, advice: a table the paper does not have
     balanced: bool = False  # labels are made equally frequent before the split
     impute: bool = False  # missing cells are filled from the training rows
+    compared: bool = False  # an extra table that E2 has, too
+    matched: str = ""  # the classifier of the grid of readings, among `readings.CANDIDATES`
     paper: PaperSettings | None = None  # without them the paper's recipe is not run
     reported: Reported | None = None
 
@@ -142,20 +152,33 @@ class Comparison:
 class Actionability:
     """E3, the comparison under constraints."""
 
-    instances: int = 20  # of the protocol's; every one has its own constraints and calls
+    instances: int = 100  # of the protocol's; every one has its own constraints and calls
     n_constraints: int = 5  # drawn for each instance
     n_fixed: int = 3  # features that keep the instance's value in the hard setting
-    low: float = 0.1  # quantiles the hard setting's ranges are narrowed to
+    low: float = 0.1  # quantiles the ranges of the medium and the hard setting are narrowed to
     high: float = 0.9
+    rates: tuple[float, ...] = ()  # η of the paper's correction, swept in the medium setting
+    max_steps: tuple[int, ...] = ()  # its N, swept
+    tolerances: tuple[float, ...] = ()  # violations forgiven when points are counted, swept
+    swept: int = 20  # instances of the sweeps
     constraints: tuple[str, ...] = ()  # the list of one job's data set
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One reading of what the paper leaves open: fields of its recipe, by name."""
+class Readings:
+    """The grid of readings of what the paper leaves open, and what tells them apart.
 
-    name: str
-    options: tuple[tuple[str, Any], ...] = ()
+    Every combination of scaling numbers, summing or averaging the reconstruction over columns and
+    KL(z) over dimensions, and KL(c) per row or per batch is one reading.
+    """
+
+    numbers: tuple[str, ...] = ("standardised", "min-max")
+    error: tuple[str, ...] = ("summed", "averaged")
+    kl_z: tuple[str, ...] = ("summed", "averaged")
+    kl_c: tuple[str, ...] = ("row", "batch")
+    depths: tuple[int, ...] = (3, 5, 0)  # of the forests of the utility test; 0: full
+    trees: int = 100
+    max_steps: int = 0  # of training; 0: those of the paper's recipe
 
 
 @dataclass(frozen=True)
@@ -163,7 +186,8 @@ class Sweep:
     """The number of clusters, swept."""
 
     n_prototypes: tuple[int, ...] = (2, 3, 5, 8, 12)
-    pairs: tuple[str, ...] = ()
+    sides: tuple[str, ...] = ("default", "paper")
+    repeats: int = 2  # of the protocol's seeds
 
 
 @dataclass(frozen=True)
@@ -203,13 +227,11 @@ class Job:
     protocol: Protocol
     limits: Limits
     experiment: str = "e1"
-    details: Comparison | Actionability | Reading | AdviceSize | None = None
+    details: Comparison | Actionability | Readings | AdviceSize | None = None
 
     def __str__(self) -> str:
         side = self.recipe if self.recipe == "baselines" else f"{self.recipe} recipe"
-        if isinstance(self.details, Reading):
-            side = self.details.name
-        elif self.baseline is not None:
+        if self.baseline is not None:
             side = self.baseline.name
         count = f"{self.protocol.n_prototypes} " if self.experiment == "clusters" else ""
         what = "" if self.experiment in ("e1", "extra") else f"{count}{self.experiment}: "
@@ -223,9 +245,9 @@ class Job:
     @property
     def settings(self) -> dict[str, Any]:
         """Everything its figures depend on, as JSON values."""
-        found = {"revision": REVISIONS[self.experiment], **asdict(self)}
+        found = asdict(self)
         del found["pair"]["reported"], found["protocol"]["seeds"]
-        if self.recipe != "paper":
+        if self.recipe not in PAPER_SIDES:
             del found["pair"]["paper"]
         plain: dict[str, Any] = json.loads(json.dumps(found))  # tuples become lists, as when read
         return plain
@@ -249,8 +271,8 @@ class Plan:
         baselines: The baselines of E2, each a job of its own.
         e3: Settings of the comparison under constraints.
         constraints: The constraints that E3 draws from, by data set.
-        readings: Readings of what the paper leaves open.
-        reading_seeds: Their splits, which no other experiment uses.
+        readings: The grid of readings of what the paper leaves open.
+        tuning: Variants of the baselines, one option of each swept.
         sweep: Settings of the sweep over clusters.
         advice: Settings of the measurement of nearest and best.
         is_quick: Whether this is the short version, which only shows that everything runs.
@@ -268,8 +290,8 @@ class Plan:
     baselines: tuple[Baseline, ...] = ()
     e3: Actionability = Actionability()
     constraints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    readings: tuple[Reading, ...] = ()
-    reading_seeds: tuple[int, ...] = (1, 2)
+    readings: Readings = Readings()
+    tuning: tuple[Baseline, ...] = ()
     sweep: Sweep = Sweep()
     advice: AdviceSize = AdviceSize()
     is_quick: bool = False
@@ -290,7 +312,7 @@ class Plan:
                 names = short.pop("pairs", list(data["pairs"])[:1])
                 data["pairs"] = {name: data["pairs"][name] for name in names}
                 for part, own in short.items():
-                    replaced = part in ("baselines", "readings")  # whole, not key by key
+                    replaced = part in ("baselines", "tuning")  # whole, not key by key
                     data[part] = own if replaced else {**data.get(part, {}), **own}
             return replace(cls.parse(data), is_quick=quick)
         except OSError:
@@ -309,18 +331,21 @@ class Plan:
         def made(kind: type[Kind], name: str) -> Kind:
             return _record(kind, data.get(name, {}), name)
 
-        readings, methods = data.get("readings", {}), data.get("baselines", {})
+        def methods(name: str) -> tuple[Baseline, ...]:
+            known = data.get(name, {})
+            return tuple(_record(Baseline, {"name": k, **v}, name) for k, v in known.items())
+
         constraints = {name: tuple(texts) for name, texts in data.get("constraints", {}).items()}
         return cls(
             tuple(_pair(name, dict(known)) for name, known in data["pairs"].items()),
             made(Protocol, "protocol"),
             made(Limits, "paper"),
             made(Comparison, "e2"),
-            tuple(_record(Baseline, {"name": k, **v}, "baselines") for k, v in methods.items()),
+            methods("baselines"),
             made(Actionability, "e3"),
             constraints,
-            tuple(Reading(k, tuple(v.items())) for k, v in readings.get("options", {}).items()),
-            tuple(readings.get("seeds", cls.reading_seeds)),
+            made(Readings, "grid"),
+            methods("tuning"),
             made(Sweep, "clusters"),
             made(AdviceSize, "advice"),
         )
@@ -349,7 +374,7 @@ class Plan:
         Args:
             experiments: Which of `EXPERIMENTS`.
             pairs: By name; all where none is named.
-            recipes: Which of `default`, `paper` and `baselines`.
+            recipes: Which sides.
             repeats: At most this many of the seeds.
         """
         for name in experiments:
@@ -363,54 +388,61 @@ class Plan:
             if job.experiment in experiments
             and job.recipe in recipes
             and (not names or job.pair.name in names)
-            and (job.seed in seeds or job.experiment in ("readings", "sources"))
+            and job.seed in seeds
         ]
 
     def _all(self) -> Iterator[Job]:
         """Yields all jobs, in order; those that share a fit are side by side."""
         all_ = list(product(self.protocol.seeds, self.pairs))
-        for recipe, kind in product(("default", "paper"), ("e1", "extra")):
-            for seed, pair in all_:
-                if pair.experiment == kind and (pair.paper or recipe == "default"):
-                    yield Job(pair, recipe, seed, self.protocol, self.limits, kind)
-        yield from self._readings()
+        fits = [(pair.paper.batch, seed, pair) for seed, pair in all_ if pair.paper is not None]
+        for _, seed, pair in sorted(fits, key=lambda fit: fit[0]):  # many steps first
+            yield Job(pair, "paper", seed, self.protocol, self.limits, "grid", self.readings)
         for seed, pair in all_:
             if pair.experiment == "e1":
-                yield from self._others(pair, seed)
+                yield from self._of_pair(pair, seed)
+        for seed, pair in all_:
+            if pair.experiment == "extra":
+                job = Job(pair, "default", seed, self.protocol, self.limits, "extra")
+                yield job
+                yield from self._compared(replace(job, experiment="e2")) if pair.compared else ()
         for seed, pair in all_:
             yield Job(pair, "default", seed, self.protocol, self.limits, "advice", self.advice)
 
-    def _readings(self) -> Iterator[Job]:
-        """Yields every reading of what the paper leaves open, on every pair of the paper."""
-        protocol = replace(self.protocol, seeds=self.reading_seeds)
-        limits = replace(self.limits, tries=1)  # what a reading does to centroids is the question
-        for seed in self.reading_seeds:
-            for pair in self.pairs:
-                for reading in self.readings if pair.paper is not None else ():
-                    job = Job(pair, "paper", seed, protocol, limits, "readings", reading)
-                    yield job
-                    if not reading.options:
-                        yield replace(job, experiment="sources")
-
-    def _others(self, pair: Pair, seed: int) -> Iterator[Job]:
-        """Yields E2, E3, E4 and the sweep of one pair and seed."""
+    def _of_pair(self, pair: Pair, seed: int) -> Iterator[Job]:
+        """Yields E1 to E4, the sweeps and the attacks of one pair of the paper and one seed."""
         texts = self.constraints.get(pair.data, ())
         constrained = replace(self.e3, constraints=texts)
-        for recipe in ("default", "paper") if pair.paper is not None else ("default",):
-            job = Job(pair, recipe, seed, self.protocol, self.limits, "e2", self.e2)
+        for recipe in ("default", *PAPER_SIDES) if pair.paper is not None else ("default",):
+            job = Job(pair, recipe, seed, self.protocol, self.limits)
             yield job
+            yield replace(job, experiment="e2", details=self.e2)
             if texts:
                 yield replace(job, experiment="e3", details=constrained)
-            yield replace(job, experiment="e4", details=None)
+            yield replace(job, experiment="e4")
+            yield replace(job, experiment="privacy")
             swept = replace(job, experiment="clusters", details=replace(self.e2, confidences=()))
-            for count in self.sweep.n_prototypes if pair.name in self.sweep.pairs else ():
+            few = recipe in self.sweep.sides and seed in self.protocol.seeds[: self.sweep.repeats]
+            for count in self.sweep.n_prototypes if few else ():
                 yield replace(swept, protocol=replace(self.protocol, n_prototypes=count))
         job = Job(pair, "baselines", seed, self.protocol, self.limits, "e2")
-        for baseline in self.baselines:
-            details = replace(self.e2, confidences=(), minimal_perturbed=0, baseline=baseline)
-            yield replace(job, details=details)
+        yield from self._compared(job)
+        yield replace(job, experiment="privacy")
+        few = seed in self.protocol.seeds[: self.sweep.repeats]
+        for baseline in self.tuning if few else ():
+            yield replace(job, experiment="tuning", details=self._of_baseline(baseline))
         if texts:
             yield replace(job, experiment="e3", details=constrained)
+
+    def _compared(self, job: Job) -> Iterator[Job]:
+        """Yields E2 of the explainer of a table of our own, and of every baseline."""
+        if job.recipe == "default":
+            yield replace(job, details=self.e2)
+        for baseline in self.baselines:
+            if job.pair.experiment == "e1" or baseline.perturbed is None:  # not the slowest
+                yield replace(job, recipe="baselines", details=self._of_baseline(baseline))
+
+    def _of_baseline(self, baseline: Baseline) -> Comparison:
+        return replace(self.e2, confidences=(), minimal_perturbed=0, baseline=baseline)
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:

@@ -45,7 +45,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from benchmarks.figures import grid
-from benchmarks.jobs import shared_out, versions, write
+from benchmarks.jobs import shared_out, write
+from benchmarks.provenance import environment
 from lapace import Explainer, LapaceError, datasets
 from lapace.explainer import estimator
 from lapace.explainer.fit import Prototype, Trained
@@ -371,7 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines += [line] if line else []
     table = pd.DataFrame(lines)
     write(chosen.out / "small-tables.csv", table.to_csv(index=False, float_format="%.4g"))
-    write(chosen.out / "small-tables.md", page(table, versions()))
+    write(chosen.out / "small-tables.md", page(table, environment()))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ constraint holds; no row is the instance itself. `found.reasons` says why an ins
 | `NNCE` | the nearest training row labelled as the target | 1 |
 | `FACE` | the end of the cheapest path through training rows in dense regions | 1 |
 | `RobXCE` | the nearest row moved towards stable rows until it is stable itself | 1 |
+| `RobXRows` | the nearest training row that is stable | 1 |
 | `CCHVAE` | the first decoded points of growing latent spheres around the instance | 1 |
 | `PPCEF` | gradient descent to a valid row where a normalizing flow is dense | 1 |
 | `DRCE` | near, diverse rows moved towards the instance by binary search | up to 5 |
-| `DiCE` | the `dice-ml` package: random search for a diverse set | up to 5 |
+| `DiCE` | the `dice-ml` package: random or genetic search for a diverse set | up to 5 |
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 from benchmarks.baselines.cchvae import CCHVAE
 from benchmarks.baselines.dice import DiCE
 from benchmarks.baselines.face import FACE
-from benchmarks.baselines.nearest import DRCE, NNCE, RobXCE
+from benchmarks.baselines.nearest import DRCE, NNCE, RobXCE, RobXRows
 from benchmarks.baselines.ppcef import PPCEF
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "PPCEF",
     "DiCE",
     "RobXCE",
+    "RobXRows",
 ]

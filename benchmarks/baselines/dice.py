@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class DiCE:
         random_state: Of everything DiCE draws. It is set anew for each instance, so that none
             depends on the others, and the global generators are restored afterwards.
         count: Counterfactuals per instance, at most.
+        method: The package's search: `random` or `genetic`.
         seconds: Time for one instance. When it is over, DiCE gets as much again without its last
             step, which makes counterfactuals sparser; then nothing was found.
         settings: Further arguments of the package's `generate_counterfactuals`.
@@ -58,6 +59,7 @@ class DiCE:
     schema: SchemaLike = field(default=None, repr=False)
     random_state: int = 0
     count: int = 5
+    method: Literal["random", "genetic"] = "random"
     seconds: float = 10.0
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -105,7 +107,7 @@ class DiCE:
         with _isolated(self.random_state):
             dice_ml = _dice_ml()
             wrapped = dice_ml.Model(model=model, backend="sklearn")
-            engine = dice_ml.Dice(self.table_.data, wrapped, method="random")
+            engine = dice_ml.Dice(self.table_.data, wrapped, method=self.method)
             found = engine.generate_counterfactuals(
                 model.query, total_CFs=self.count, desired_class=1, **settings
             ).cf_examples_list[0]

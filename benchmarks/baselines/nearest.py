@@ -1,7 +1,7 @@
 """NNCE, DRCE and RobX: training rows near the instance that the classifier labels as the target.
 
 NNCE returns the nearest one, DRCE moves several towards the instance, RobX moves the nearest to
-where the classifier's output is stable under noise.
+where the classifier's output is stable under noise, or returns the nearest row that is.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class DRCE:
     r"""Several near and diverse counterfactuals that hardly move when the instance does.
 
     Candidates are the training rows labelled as the target and at most $(1 + \alpha)$ times as far
-    away as the nearest. A diverse few of them are chosen greedily: the nearest first, then always
-    the one farthest from those chosen. Each is moved towards the instance by binary search while
-    the classifier still predicts the target.
+    away as the nearest. From the nearest on, one is chosen if it is at least $\beta$ times as far
+    from every one chosen as the nearest is from the instance. Each is moved towards the instance by
+    binary search while the classifier still predicts the target.
 
     Attributes:
         classifier: Anything that predicts.
@@ -83,6 +83,9 @@ class DRCE:
         random_state: Not used: nothing here is random.
         count: Counterfactuals per instance, at most: there may be fewer candidates.
         alpha: How much farther than the nearest a candidate may be.
+        apart: β, the least distance between those chosen, in units of the nearest's distance.
+        from_instance: Choose, after the nearest, rows at least $(1 + \beta)$ times as far from the
+            instance instead, as the library RobustX does.
         candidates: How many of the nearest rows are considered.
         halvings: Steps of the binary search; 0 leaves the training rows as they are.
 
@@ -102,6 +105,8 @@ class DRCE:
     random_state: int = 0
     count: int = 5
     alpha: float = 0.5
+    apart: float = 0.25
+    from_instance: bool = False
     candidates: int = 200
     halvings: int = 10
 
@@ -119,24 +124,30 @@ class DRCE:
         for group, rows, distance, which in problem.nearest(self.candidates):
             for i, instance in enumerate(group.tolist()):
                 near = rows[which[i, distance[i] <= (1 + self.alpha) * distance[i, 0] + 1e-12]]
-                chosen = near[diverse(problem.schema, near, self.count)]
+                if self.from_instance:
+                    far = distance[i, : len(near)] >= (1 + self.apart) * distance[i, 0]
+                    far[0] = True
+                    chosen = near[far][: self.count]
+                else:
+                    least = self.apart * distance[i, 0]
+                    chosen = near[far_enough(problem.schema, near, self.count, least)]
                 proposed.append((chosen, np.full(len(chosen), instance)))
         return problem.accepted(_moved_closer(problem, proposed, self.halvings))
 
 
-def diverse(schema: Schema, rows: Floats, count: int) -> Ints:
-    """Positions of up to `count` rows: the first, then always the farthest from those chosen.
+def far_enough(schema: Schema, rows: Floats, count: int, least: float) -> Ints:
+    """Positions of up to `count` rows, from the first on, each at least so far from those before.
 
     Examples:
-        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
-        >>> diverse(schema, np.array([[0.0], [0.25], [2.5], [1.25]]), 3)
-        array([0, 2, 3])
+        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]])).by_range()
+        >>> far_enough(schema, np.array([[0.0], [0.25], [1.0], [2.5]]), 2, least=0.25)
+        array([0, 2])
     """
-    chosen = [0]
-    apart = schema.metric.pairwise(rows[:1], rows)[0]  # (n,) distance to the nearest row chosen
-    while len(chosen) < min(count, len(rows)):
-        chosen.append(int(apart.argmax()))
-        apart = np.minimum(apart, schema.metric.pairwise(rows[chosen[-1] :][:1], rows)[0])
+    between = schema.metric.pairwise(rows, rows)  # (n, n)
+    chosen: list[int] = []
+    for k in range(len(rows)):
+        if len(chosen) < count and (between[k, chosen] >= least).all():
+            chosen.append(k)
     return np.array(chosen, dtype=np.int64)
 
 
@@ -292,6 +303,25 @@ class RobXCE:
             stop[left[ok]] = cells[ok]
             left = left[~ok]
         return stop
+
+
+@dataclass(eq=False)
+class RobXRows(RobXCE):
+    """The nearest training row labelled as the target whose stability reaches a threshold.
+
+    RobX without its walk: `RobXCE` has the formula of stability.
+
+    Examples:
+        >>> table = [{"age": age} for age in range(20, 60)]
+        >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
+        >>> RobXRows(predict, threshold=0.9).fit(table).counterfactuals(
+        ...     [{"age": 30}], target="yes"
+        ... ).rows
+        [{'age': 49}]
+    """
+
+    neighbours: int = 1
+    steps: int = 0
 
 
 def _perturbed(schema: Schema, cells: Floats, noise: Floats) -> Floats:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.baselines import CCHVAE, DRCE, FACE, NNCE, PPCEF, DiCE, RobXCE
+from benchmarks.baselines import CCHVAE, DRCE, FACE, NNCE, PPCEF, DiCE, RobXCE, RobXRows
 from benchmarks.baselines.cchvae import shell_points
 from benchmarks.baselines.face import face_path
 from benchmarks.baselines.ppcef import encode
@@ -276,11 +276,33 @@ def test_drce_chooses_near_and_diverse_rows():
     for instance in np.unique(rows.instance):
         distance = schema.gaps(table, rows.instances[instance]).sum(axis=1)
         near = table[np.argsort(distance)][: int((distance <= 1.6 * distance.min()).sum())]
-        chosen = [0]  # by hand: the nearest, then the one whose nearest chosen is farthest
-        while len(chosen) < min(4, len(near)):
-            apart = [min(schema.gaps(r, near[c]).sum() for c in chosen) for r in near]
-            chosen.append(int(np.argmax(apart)))
+        chosen = []  # by hand: from the nearest on, each far enough from those chosen
+        for k, row in enumerate(near):
+            apart = [schema.gaps(row, near[c]).sum() for c in chosen]
+            if len(chosen) < 4 and all(gap >= 0.25 * distance.min() for gap in apart):
+                chosen.append(k)
         np.testing.assert_array_equal(rows.cells[rows.instance == instance], near[chosen])
+
+
+def test_drce_as_the_library_has_it_keeps_away_from_the_instance():
+    model, train, instances, target = signs()
+    plain = {"halvings": 0, "alpha": 0.6, "count": 4}
+    rows = (
+        DRCE(model, from_instance=True, **plain)
+        .fit(train)
+        .counterfactuals(instances, target=target)
+    )
+    for instance in np.unique(rows.instance):
+        nearest, *others = rows.distance[rows.instance == instance]
+        assert all(1.25 * nearest - 1e-9 <= d <= 1.6 * nearest + 1e-9 for d in others)
+
+
+def test_the_nearest_stable_row_is_a_training_row():
+    model, train, instances, target = signs()
+    found = RobXRows(model, threshold=0.3).fit(train).counterfactuals(instances, target=target)
+    assert len(found)
+    kept = {tuple(row) for row in found.schema.cells(train)}
+    assert all(tuple(row) in kept for row in found.cells)
 
 
 def test_drce_moves_rows_closer_and_keeps_them_valid():
@@ -290,13 +312,17 @@ def test_drce_moves_rows_closer_and_keeps_them_valid():
         DRCE(model, halvings=k, schema=plane).fit(train).counterfactuals(instances, target=target)
         for k in (0, 12)
     )
-    assert len(far) == len(near)
-    assert (near.distance <= far.distance + 1e-12).all()
-    assert near.distance.mean() < 0.9 * far.distance.mean()
-    # Twelve halvings stop within 2^-12 of the line where the label changes.
-    sums = near.cells[:, :2].sum(axis=1)
-    assert (sums > 0).all()
-    assert sums.max() < 0.01
+    # By hand: where the line from the instance to a chosen row crosses x + y = 0, as near as twelve
+    # halvings come to it from the target's side.
+    start, end = far.instances[far.instance], far.cells
+    before, after = (rows[:, :2].sum(axis=1) for rows in (start, end))
+    share = (np.floor(4096 * before / (before - after)) + 1) / 4096
+    stops = start + share[:, None] * (end - start)
+    assert len(near) == len(stops)
+    np.testing.assert_array_equal(near.instance, far.instance)
+    np.testing.assert_allclose(near.cells, stops, rtol=0, atol=1e-9)
+    assert model(near.cells).all()
+    assert (near.distance < far.distance).all()
 
 
 # ------------------------------------------------------------------------------------------------

@@ -18,14 +18,16 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from benchmarks import drawing, e1, e3, fits, jobs, plan, speed
+from benchmarks import drawing, e1, e3, fits, jobs, plan, provenance, speed
 from benchmarks.__main__ import main
 from benchmarks.baselines.ppcef import encode, network_of
 from benchmarks.jobs import Measure, Record, Store, run
 from benchmarks.plan import Job, Limits, Pair, PaperSettings, Plan, Protocol
+from benchmarks.readings import combinations, train
 from lapace import InputError, Search, datasets, metrics
 from lapace.constraints import System
-from lapace.datasets import train
+from lapace.datasets import train as train_classifier
+from lapace.explainer.fit import standardised
 from lapace.training import DEFAULT
 from tests.worlds import once
 
@@ -63,7 +65,7 @@ LOANS = """
 
     [clusters]
     n_prototypes = [2]
-    pairs = ["loans-NN"]
+    repeats = 1
 
     [advice]
     instances = 3
@@ -116,34 +118,57 @@ def test_the_papers_plan_has_every_experiment():
     every = full.jobs()
     assert len({job.key for job in every}) == len(every)
     count = {name: sum(job.experiment == name for job in every) for name in plan.EXPERIMENTS}
+    extras = sum(b.perturbed is None for b in full.baselines)
     assert count == {
-        "e1": 8 * 5 + 8 * 5,
+        "grid": 8 * 5,
+        "e1": 8 * 5 * 4,
         "extra": 6 * 5,
-        "sources": 8 * 2,
-        "readings": 7 * 8 * 2,
-        "e2": 8 * 5 * (2 + len(full.baselines)),
-        "e3": 8 * 5 * 3,
-        "e4": 8 * 5 * 2,
-        "clusters": 2 * 2 * 5 * 5,
+        "e2": 8 * 5 * (4 + len(full.baselines)) + 3 * 5 * (1 + extras),
+        "e3": 8 * 5 * 5,
+        "e4": 8 * 5 * 4,
+        "clusters": 8 * 2 * 2 * 5,
+        "tuning": 8 * 2 * len(full.tuning),
+        "privacy": 8 * 5 * 5,
         "advice": 25 * 5,
     }
 
 
-def test_readings_are_fits_of_their_own_on_other_splits():
+def test_readings_trained_side_by_side_are_trained_as_if_alone():
     full = Plan.read(PAPER_TOML)
-    found = full.jobs(experiments=["readings"], pairs=["wine-NN"])
-    assert {job.seed for job in found} == {1, 2}
-    assert not {job.seed for job in found} & set(full.protocol.seeds)
-    names = [job.details.name for job in found if job.seed == 1]
-    assert names == [reading.name for reading in full.readings]
-    recipes = [fits.recipe_of(job)[0] for job in found[: len(names)]]
-    losses = [fits.loss_of(job) for job in found[: len(names)]]
-    assert [loss and loss.kl_c for loss in losses[:3]] == [None, "running", "row"]
-    plain = full.jobs(experiments=["e1"], pairs=["wine-NN"], recipes=["paper"])[0]
-    assert recipes[0] == fits.recipe_of(plain)[0]  # the first is recipe="paper" as it is
+    named = combinations(full.readings)
+    assert len(named) == 16
+    tiny = Protocol(seeds=(1,), n_prototypes=2, instances=5, rows=120)
+    pair = replace(
+        full["wine-RF"], data="cultivars", paper=PaperSettings(3, 32, 1e-3, (0.1, 0.1, 1.0))
+    )
+    details = replace(full.readings, max_steps=6)
+    job = Job(pair, "paper", 1, tiny, Limits(), "grid", details)
+    setup = fits.paper_split(fits.setup_of(job), 1)
+    schema = standardised(setup.schema, setup.train)
+    chosen = [list(named.values())[k] for k in (0, 5)]
+    both = train(job, setup, chosen, [schema] * 2)
+    for own, model in zip(chosen, both, strict=True):
+        (alone,) = train(job, setup, [own], [schema])
+        for one, other in zip(alone.parameters(), model.parameters(), strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+    pairs = zip(both[0].parameters(), both[1].parameters(), strict=True)
+    assert not all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_the_key_holds_all_a_job_depends_on_and_nothing_else(monkeypatch):
+def test_code_is_every_module_used_without_its_words(tmp_path, monkeypatch):
+    assert {"benchmarks.e3", "lapace.explainer.correction", "lapace.model"} <= set(
+        provenance.modules_of("benchmarks.e3")
+    )
+    assert "benchmarks.pages" not in provenance.modules_of("benchmarks.e3")
+    monkeypatch.syspath_prepend(tmp_path)
+    meanings = []
+    for k, text in enumerate(('"""One."""\nx = 1\n', '"""Two."""\nx = 1  # why\n', "x = 2\n")):
+        (tmp_path / f"coded{k}.py").write_text(text)
+        meanings.append(provenance._meaning(f"coded{k}"))
+    assert meanings[0] == meanings[1] != meanings[2]
+
+
+def test_the_key_holds_all_a_job_depends_on_and_nothing_else():
     base = job()
     others = [
         job(seed=2),
@@ -161,9 +186,6 @@ def test_the_key_holds_all_a_job_depends_on_and_nothing_else(monkeypatch):
         job(pair=replace(base.pair, paper=None)),
     ]
     assert {other.key for other in same} == {base.key}
-    before = {base.key, *(other.key for other in others)}
-    monkeypatch.setitem(plan.REVISIONS, "e1", 99)
-    assert job().key not in before
 
 
 def test_what_does_not_exist_is_refused():
@@ -358,11 +380,11 @@ def test_picks_are_measured_as_plain_code_would(world, small):
 
 def test_instances_have_their_own_constraints_and_harder_ones(world, small):
     one, setup = world.jobs("e3"), small[1]
-    easy, hard = (e3.drawn(one, setup, hard=h) for h in (False, True))
+    easy, hard = (e3.drawn(one, setup, setting) for setting in ("easy", "hard"))
     assert len(easy) == len(hard) == 4
     assert all(len(texts) == 2 for texts in easy)
     assert len(set(easy)) > 1
-    assert e3.drawn(one, setup, hard=False) == easy
+    assert e3.drawn(one, setup, "easy") == easy
     for soft, firm in zip(easy, hard, strict=True):
         assert len(firm) == 3
         assert firm[2].endswith("== original")
@@ -377,7 +399,7 @@ def test_actionability_is_counted_exactly(world):
     found = {**world.measured("e3")[1], **world.measured("e3", "baselines")[1]}
     for setting in ("easy", "hard"):
         feasible = 1 - found["", "infeasible", setting].value
-        for method in e3.METHODS:
+        for method in (*e3.FACE, "LAPACE-naive", "LAPACE-exact"):
             share = found[method, "satisfied", setting]
             assert 0 <= share.value <= feasible + 1e-9
             assert share.count == 4
@@ -487,12 +509,16 @@ def test_what_is_kept_comes_back(tmp_path):
     kept = Store(tmp_path)
     measures = [Measure("ks", np.float32(0.25), np.int64(4)), Measure("gap", math.nan, 0, "x")]
     assert kept.load(job()) is None
-    kept.save(job(), Record(measures, seconds=1.5, versions="v"))
+    origin = provenance.Origin.here("e1")
+    kept.save(job(), Record(measures, seconds=1.5, origin=origin))
     found = kept.load(job())
     assert found.measures[0] == measures[0]
     assert math.isnan(found.measures[1].value)
     assert found.measures[1].label == "x"
-    assert (found.seconds, found.versions) == (1.5, "v")
+    assert (found.seconds, found.origin) == (1.5, origin)
+    assert job() in kept
+    kept.save(job(), Record(measures, origin=replace(origin, code="older")))
+    assert job() not in kept  # its code has changed: it is run again
     assert job(seed=2) not in kept
     json.loads(kept.path(job()).read_text(), parse_constant=pytest.fail)  # no NaN in the file
 
@@ -500,7 +526,7 @@ def test_what_is_kept_comes_back(tmp_path):
 @pytest.mark.parametrize("damage", ["", "{", '{"settings": {}}', "[]"])
 def test_a_damaged_file_or_one_of_other_settings_is_run_again(tmp_path, damage):
     kept = Store(tmp_path)
-    kept.save(job(), Record([]))
+    kept.save(job(), Record([], origin=provenance.Origin.here("e1")))
     assert job() in kept
     kept.path(job()).write_text(damage)
     assert job() not in kept
@@ -514,10 +540,10 @@ def test_the_tables_hold_every_line_once_with_its_settings(world):
     run_ = [one for one in world.plan.jobs() if world.store.load(one)]
     assert set(table["settings"]) == {one.key for one in run_}
     assert len(table) == sum(len(world.store.load(one).measures) for one in run_)
-    assert table["versions"].str.contains("torch").all()
+    assert jobs.kept_runs(world.out)["environment"].str.contains("torch").all()
     assert set(table["repeat"]) == set(table["seed"]) == {1}
     csv = pd.read_csv(world.out / "e1.csv")
-    assert tuple(csv.columns) == jobs.COLUMNS[:-1]
+    assert tuple(csv.columns) == jobs.COLUMNS
     runs = pd.read_csv(world.out / "runs.csv", keep_default_na=False)
     assert set(runs["settings"]) == {one.key for one in run_}
 
@@ -563,7 +589,7 @@ def test_pages_of_a_run_have_tables_that_hold_together(world):
 def test_a_pipeline_s_network_gives_its_own_probabilities():
     data = datasets.load("loans", rows=400)
     schema, rows = data.schema, data.train  # with missing values, which are imputed
-    model = train("mlp", schema, rows, rows["housing"] == "own", max_iter=300)
+    model = train_classifier("mlp", schema, rows, rows["housing"] == "own", max_iter=300)
     network = network_of(model, schema, rows)
     found = network(torch.as_tensor(encode(schema, schema.cells(data.test))))
     np.testing.assert_allclose(found.numpy(), model.predict_proba(data.test), atol=1e-6)

@@ -87,7 +87,10 @@ def test_input_robustness(seed: int, instances: int, counterfactuals: int, round
     flipped = np.random.default_rng(seed).random((rounds, instances)) < 0.3
     found = paper_metrics.input_robustness(before, after, flipped)
     expected = input_robustness_by_hand(before, after, flipped)
-    assert set(expected) == set(found._fields)
+    assert {*expected, "by_instance"} == set(found._fields)
+    if found.compared:  # the mean of instances, each weighted by its comparisons
+        assert np.nanmin(found.by_instance) <= found.max_set_distance + 1e-12
+        assert found.max_set_distance <= np.nanmax(found.by_instance) + 1e-12
     for name, value in expected.items():
         assert same(getattr(found, name), value), name
     unflipped = paper_metrics.input_robustness(before, after)

@@ -2,7 +2,7 @@
 
 `paper.toml` lists what is run, `plan` reads it and makes jobs, `jobs` runs and keeps them; `tables`
 and `fits` make data sets, classifiers and explainers; `e1` to `e5` and `advice` measure; `pages`,
-`comparison`, `targets` and `claims` turn the table into Markdown, `drawing` into pictures, and
+`comparison` and `claims` turn the table into Markdown, `drawing` into pictures, and
 `rendering` writes them. `survival`, `small_tables` and `learned_rules` are studies behind constants
 of the package, `speed` and `operations` measure what it costs.
 

@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks import (
-    advice,
-    comparison,
-    digits_page,
-    drawing,
-    pages,
-    targets,
-)
+from benchmarks import advice, comparison, digits_page, drawing, pages
 from benchmarks.claims import CLAIMS
 from benchmarks.e5 import figures_of, read_figures
 from benchmarks.figures import Figures, grid, insert, outdated, pairs_of, part
@@ -95,7 +88,6 @@ def pages_of(e: Evidence) -> dict[str, str]:
         name: page(e.plan, own) for name, page in PAGES.items() if len(own := part(e.table, name))
     }
     found["findings"] = findings_page(e)
-    found["targets"] = ["# Targets", targets.ABOUT, targets.markdown(e.plan, e.table)]
     return {name: "\n\n".join(parts) + "\n" for name, parts in found.items()}
 
 
@@ -106,7 +98,7 @@ def blocks(e: Evidence) -> dict[str, str]:
         for name, make in BLOCKS.items()
         if len(own := part(e.table, kind := name.partition("-")[0]))
     }
-    return {**found, "findings": findings(e), "targets": targets.markdown(e.plan, e.table)}
+    return {**found, "findings": findings(e)}
 
 
 def read_evidence(plan: Plan, folder: Path) -> Evidence:

@@ -506,7 +506,7 @@ def test_every_page_is_in_the_table_of_contents():
     nav = set(re.findall(r": ([\w/-]+\.md)$", contents, flags=re.MULTILINE))
     written = {page.relative_to(DOCS).as_posix() for page in PAGES if page.name != "README.md"}
     notebooks = {f"notebooks/{page.stem}.md" for page in DOCS.glob("notebooks/*.ipynb")}
-    elsewhere = {"contributing.md", "changes.md", "research/targets.md", "research/advice.md"}
+    elsewhere = {"contributing.md", "changes.md", "research/advice.md"}
     assert nav == written | notebooks | elsewhere
 
 
@@ -514,7 +514,6 @@ def test_pages_have_the_titles_of_the_menu():
     elsewhere = {
         "contributing.md": ROOT / "CONTRIBUTING.md",
         "changes.md": ROOT / "CHANGELOG.md",
-        "research/targets.md": ROOT / "benchmarks" / "results" / "targets.md",
         "research/advice.md": ROOT / "benchmarks" / "results" / "advice.md",
     }
     entries = re.findall(r'- "?(.+?)"?: ([\w/-]+\.md)$', read(ROOT / "mkdocs.yml"), re.MULTILINE)

@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
     "contributing.md": "CONTRIBUTING.md",
     "changes.md": "CHANGELOG.md",
-    "research/targets.md": "benchmarks/results/targets.md",
     "research/advice.md": "benchmarks/results/advice.md",
 }
 EMPTY_HEADER = re.compile(r"<th([^>]*)></th>")

@@ -562,9 +562,7 @@ def test_a_second_run_runs_nothing_and_writes_the_same(world, capsys, monkeypatc
 
 def test_pages_of_a_run_have_tables_that_hold_together(world):
     pages = {path.stem: path.read_text(encoding="utf-8") for path in world.out.glob("*.md")}
-    assert set(pages) == {
-        "e1", "e2", "e3", "e4", "clusters", "advice", "findings", "targets",
-    }  # fmt: skip
+    assert set(pages) == {"e1", "e2", "e3", "e4", "clusters", "advice", "findings"}
     for name, page in pages.items():
         assert "nan" not in page, name
         assert "loans-NN" in page

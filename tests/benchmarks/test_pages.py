@@ -9,10 +9,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import comparison, figures, jobs, rendering, targets
+from benchmarks import comparison, figures, jobs, rendering
 from benchmarks.figures import Figures
 from benchmarks.jobs import Store
-from benchmarks.judging import Evidence, interval, verdict_of
+from benchmarks.judging import (
+    Evidence,
+    Target,
+    at_least,
+    at_most,
+    figure_of,
+    interval,
+    targets_table,
+    top,
+    verdict_of,
+)
 from benchmarks.plan import Plan
 from benchmarks.provenance import code_of
 
@@ -64,7 +74,7 @@ PAIRS = ("wine-RF", "adult-NN")
 
 @pytest.fixture
 def benchmark():
-    """Two pairs; figures chosen so that every target is met."""
+    """Two pairs; figures in which Last is the most typical and diverse."""
     found = []
     for pair in PAIRS:
         for pick, lof, diversity in (
@@ -120,44 +130,17 @@ def changed(table, method, metric, value, pair="wine-RF"):
     return table.assign(mean=table["mean"].where(~here, value))
 
 
-def judged(table):
-    found = {}
-    for name, own in targets.TARGETS.items():
-        known = Figures(table[table["experiment"] == name])
-        found |= {target.name: verdict_of(target, known, PAPER.names)[1] for target in own}
-    return found
-
-
-def test_targets_that_are_reached_are_met(benchmark, actions):
-    table = pd.concat([benchmark, actions])
-    assert set(judged(table).values()) == {"met", "not run"}  # E1 was not
-    text = targets.markdown(PAPER, table)
-    assert "met (2 of 8 pairs)" in text
-    assert "met (1 of 8 pairs)" in text
-    assert "**missed**" not in text
-
-
-@pytest.mark.parametrize(
-    ("method", "metric", "value", "target"),
-    [
-        ("Middle", "valid_counterfactuals", 0.99, "validity"),
-        ("nearest", "paired_distance", 0.41, "proximity, one counterfactual each"),
-        ("Middle", "lof", 1.11, "plausibility (LOF)"),
-        ("NNCE", "lof", 0.95, "plausibility (LOF)"),
-        ("DRCE", "diversity", 1.2, "diversity"),
-        ("Last", "model_robustness", 0.999, "robustness to model changes, Last, %"),
-        ("First@0.6", "model_robustness", 0.94, "robustness to model changes, First"),
-        ("First@0.6", "validity", 0.9, "robustness to model changes, First"),
-        ("Last", "input_max_set_distance", 0.001, "robustness to input changes, Last"),
-        ("First", "input_set_distance", 0.21, "robustness to input changes, First, set distance"),
-        ("First", "seconds", 0.91, "seconds per 100 instances"),
-        ("DiCE", "seconds", 19.0, "seconds against DiCE"),
-    ],
-)
-def test_a_figure_that_misses_prints_missed(benchmark, method, metric, value, target):
-    table = changed(benchmark, method, metric, value)
-    assert judged(table)[target] == "**missed** on wine-RF"
-    assert "**missed** on wine-RF (2 of 8 pairs)" in targets.markdown(PAPER, table)
+def test_a_target_names_the_pairs_that_miss_it(benchmark):
+    lof = Target("plausibility", "LOF ≤ 1", at_most(figure_of("Middle", "lof"), 1.0))
+    ordered = top(min, figure_of("Last", "diversity"), figure_of("DRCE", "diversity"))
+    apart = Target("diversity", "≥ 0.9", at_least(ordered, 0.9))
+    assert "met (2 of 8 pairs)" in targets_table([lof], Figures(benchmark), PAPER.names, 8)
+    assert verdict_of(apart, Figures(benchmark), PAPER.names)[1:] == ("met", 2)
+    table = Figures(changed(benchmark, "Middle", "lof", 1.11))
+    assert verdict_of(lof, table, PAIRS) == ("wine-RF: Middle 1.110", "**missed** on wine-RF", 2)
+    table = Figures(changed(benchmark, "Last", "diversity", 0.8))
+    assert verdict_of(apart, table, PAIRS)[1] == "**missed** on wine-RF"
+    assert verdict_of(lof, Figures(benchmark[:0]), PAIRS) == ("", "not run", 0)
 
 
 def test_the_best_is_marked_and_only_the_best(benchmark):
@@ -266,13 +249,13 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, block
     for name in known:
         own, kept = tmp_path / f"{name}.csv", RESULTS / f"{name}.csv"
         assert own.read_bytes() == kept.read_bytes(), name
-    for page in (*known[:-1], "findings", "targets", "e5"):
+    for page in (*known[:-1], "findings", "e5"):
         own, kept = ((at / f"{page}.md").read_text() for at in (tmp_path, RESULTS))
         assert current(own) == current(kept), f"{page}.md: run --render"
     gallery = (ROOT / "docs" / "gallery.md").read_bytes()
     assert Path("docs/gallery.md").read_bytes() == gallery
     text = Path("README.md").read_text(encoding="utf-8")
-    assert {"e1", "e2", "e3", "clusters", "findings", "targets"} <= set(blocks)
+    assert {"e1", "e2", "e3", "clusters", "findings"} <= set(blocks)
     assert all(part in text for part in blocks.values())
     assert text.count("\nold\n") == 1
     assert text.startswith("before")

@@ -47,9 +47,9 @@ def save(figure: Any, path: Path, *, dpi: int = 80, colours: int = 64) -> None:
 def metrics(figures: Figures, pairs: Sequence[str]) -> Any:
     """E2: a panel per metric, a line per method, a dot per pair and a bar at their mean."""
     found = methods(figures, pairs)
-    size = (15, 1.2 + 0.75 * len(found))
-    figure, axes = plt.subplots(-(-len(METRICS) // 3), 3, figsize=size, layout="constrained")
-    for ax, metric in zip(axes.flat, METRICS, strict=False):
+    size = (12, 1.2 + 0.95 * len(found))
+    figure, axes = plt.subplots(len(METRICS) // 2, 2, figsize=size, layout="constrained")
+    for ax, metric in zip(axes.flat, METRICS, strict=True):
         _dots(ax, figures, pairs, found, metric)
     return figure
 

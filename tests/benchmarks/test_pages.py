@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import comparison, figures, jobs, rendering
+from benchmarks import comparison, drawing, figures, jobs, rendering
 from benchmarks.figures import Figures
 from benchmarks.jobs import Store
 from benchmarks.judging import (
@@ -141,6 +142,15 @@ def test_a_target_names_the_pairs_that_miss_it(benchmark):
     table = Figures(changed(benchmark, "Last", "diversity", 0.8))
     assert verdict_of(apart, table, PAIRS)[1] == "**missed** on wine-RF"
     assert verdict_of(lof, Figures(benchmark[:0]), PAIRS) == ("", "not run", 0)
+
+
+def test_the_picture_of_e2_has_a_panel_for_every_metric_and_no_other(benchmark):
+    figure = drawing.metrics(Figures(benchmark), PAIRS)
+    titles = [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes]
+    plt.close(figure)
+    assert [t.partition(" ↑")[0].partition(" ↓")[0] for t in titles] == [
+        metric.title for metric in comparison.METRICS
+    ]
 
 
 def test_the_best_is_marked_and_only_the_best(benchmark):

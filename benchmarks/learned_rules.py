@@ -36,7 +36,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.figures import grid
-from benchmarks.jobs import shared_out, versions, write
+from benchmarks.jobs import shared_out, write
+from benchmarks.provenance import environment
 from benchmarks.plan import Pair
 from benchmarks.tables import TABLES, load
 from lapace import Explainer
@@ -214,7 +215,7 @@ def page(tables: dict[str, Any], answers: Sequence[dict[str, Any]]) -> str:
     """Returns the page: all tables in short, those with rules in full, and what rules cost."""
     count = sum(name.startswith("survey ") for name in tables)
     made = INTRODUCTION.format(
-        versions=versions(), splits=SPLITS, surveys=count, package=PACKAGE, rows=MIN_ROWS,
+        versions=environment(), splits=SPLITS, surveys=count, package=PACKAGE, rows=MIN_ROWS,
         columns=MIN_COLUMNS,
     )  # fmt: skip
     groups = {

@@ -37,8 +37,8 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.figures import grid
 from benchmarks.jobs import shared_out, write
-from benchmarks.provenance import environment
 from benchmarks.plan import Pair
+from benchmarks.provenance import environment
 from benchmarks.tables import TABLES, load
 from lapace import Explainer
 from lapace.constraints import System

@@ -141,7 +141,7 @@ class Store:
         """Keeps the figures of a job."""
         data = {"settings": job.settings, **asdict(record)}
         data["measures"] = [
-            {name: _plain(value) for name, value in asdict(m).items() if value != ()}
+            {name: _plain(v) for name, v in asdict(m).items() if name != "values" or v}
             for m in record.measures
         ]
         write(self.path(job), json.dumps(data, indent=1, allow_nan=False))

@@ -2,7 +2,7 @@
 
 Rules are learned from four fifths of a table and checked on the rest, for five splits: on the
 tables of `benchmarks.tables`, on the package's data sets, and on every survey of a textbook that
-has at least 250 rows and four columns. No constant of the learning was chosen on the surveys.
+has at least 250 rows and four columns, but for those that `public.toml` has a part of.
 
 Where rules are learned and a label is known, counterfactuals of held-out rows are found with the
 rules and without: how many instances are answered, how far `nearest` is, and how many rows break a
@@ -58,6 +58,7 @@ EXPLAINED = (
     ("loans", "forest"), ("adult", "forest"), ("heloc", "forest"), ("wine", "mlp"),
 )  # fmt: skip
 INSTANCES, ROWS = 40, 1500
+SEEN = ("401ksubs", "affairs", "loanapp", "mroz", "recid")  # surveys that `public.toml` has too
 LEVELS = 20  # distinct values from which a survey's column holds numbers
 
 
@@ -85,8 +86,10 @@ def surveys(folder: Path) -> dict[str, pd.DataFrame]:
                 whole = (table.select_dtypes("number") % 1 == 0).all()
                 ids = distinct.index.isin(whole[whole].index) & (distinct == len(table))
                 table = table.loc[:, (distinct > 1) & ~ids].select_dtypes("number")
-                if len(table) >= MIN_ROWS and table.shape[1] >= MIN_COLUMNS:
-                    tables[f"survey {Path(member).name.partition('.')[0]}"] = table.round(6)
+                name = Path(member).name.partition(".")[0]
+                large = len(table) >= MIN_ROWS and table.shape[1] >= MIN_COLUMNS
+                if large and name not in SEEN:
+                    tables[f"survey {name}"] = table.round(6)
     return tables
 
 
@@ -173,7 +176,6 @@ def explained(name: str, kind: str) -> dict[str, Any]:
         mark = "with" if on else "without"
         line |= {
             f"answered_{mark}": explanation.status.count("answered"),
-            f"seconds_{mark}": round(sum(explanation.seconds.values()), 1),
             f"ways_{mark}": int(best.ok.sum()),
         }
         for pick, rows in (("nearest", nearest[on]), ("best", best)):
@@ -201,14 +203,17 @@ def measure(job: tuple[str, ...], cache: Path) -> Any:
 INTRODUCTION = """\
 Made by `python -m benchmarks.learned_rules` with {versions}. Rules are learned from four fifths of
 a table and checked on the rest, for {splits} splits. A rule that one training row breaks is not
-learned; chance is excluded by a permutation of one column (`lapace.relations`). No constant was
-chosen on the surveys, the {surveys} tables of a textbook (`{package}`) with at least {rows} rows
-and {columns} columns."""
+learned; chance is excluded by a permutation of one column (`lapace.relations`). The surveys are
+the {surveys} tables of a textbook (`{package}`) with at least {rows} rows and {columns} columns,
+less those that the learning was tried on. The tests and limits of orders and zeros were fixed
+before the surveys were looked at. One change came after: a sum drops terms that add nothing, which
+the surveys showed."""
 COST = """\
 Counterfactuals of {instances} held-out instances at most, with learned rules and without. *Breaks*
 is the share of ok rows that break at least one learned rule. *Distance* is that of `nearest` with
 rules over that without, where both exist: the mean, and the median. A column that a rule makes
-derived is no change of its own, so a distance can become smaller, too."""
+derived is no change of its own, so a distance can become smaller, too. These figures were measured
+with the search of commit 40e2d7d, before the present one."""  # leave out when measured again
 
 
 def page(tables: dict[str, Any], answers: Sequence[dict[str, Any]]) -> str:
@@ -219,11 +224,12 @@ def page(tables: dict[str, Any], answers: Sequence[dict[str, Any]]) -> str:
         columns=MIN_COLUMNS,
     )  # fmt: skip
     groups = {
-        "tables the learning was tried on": [n for n in tables if not n.startswith("survey ")],
-        "surveys, unseen": [n for n in tables if n.startswith("survey ")],
+        "tables of the benchmarks": [n for n in tables if not n.startswith("survey ")],
+        "surveys": [n for n in tables if n.startswith("survey ")],
     }
     head = ("", "tables", "with rules", "rules a split", "rules that break on held-out rows",
-            "held-out rows that break a rule", "per rule and row")  # fmt: skip
+            "held-out rows that break a rule: all, mean of tables, worst table",
+            "per rule and row")  # fmt: skip
     short = grid(
         head, [_summary(title, [tables[n] for n in names]) for title, names in groups.items()]
     )
@@ -242,21 +248,27 @@ def _summary(title: str, tables: Sequence[Any]) -> tuple[str, ...]:
     rules = [rule for line in lines for rule in line["rules"]]
     learning = [line for line in lines if line["rules"]]
     checked = sum(line["held_out"] * len(line["rules"]) for line in lines)
-    rows = sum(line["held_out"] for line in learning)
+    pooled = _share_broken(learning) if learning else 0.0
+    each = [_share_broken(table) for table in tables if any(line["rules"] for line in table)] or [0]
     return (
         title,
         str(len(tables)),
         str(sum(any(line["rules"] for line in table) for table in tables)),
         f"{len(rules) / max(1, len(learning)):.1f}",
         f"{sum(count > 0 for *_, count in rules)} of {len(rules)}",
-        f"{sum(line['any'] for line in learning) / max(1, rows):.2%}",
+        ", ".join(f"{share:.2%}" for share in (pooled, np.mean(each), max(each))),
         f"{sum(count for *_, count in rules) / max(1, checked):.4%}",
     )
 
 
+def _share_broken(lines: Sequence[Any]) -> float:
+    """Returns the share of a table's held-out rows, in all splits, that break a rule."""
+    return sum(line["any"] for line in lines) / sum(line["held_out"] for line in lines)
+
+
 def _line(name: str, lines: Sequence[Any]) -> tuple[str, ...]:
     rules = sum(len(line["rules"]) for line in lines) / len(lines)
-    broken = sum(line["any"] for line in lines) / sum(line["held_out"] for line in lines)
+    broken = _share_broken(lines)
     texts = list(dict.fromkeys(text for line in lines for text, *_ in line["rules"]))
     shown = "; ".join(f"`` {text} ``" for text in texts[:3]) + "; …" * (len(texts) > 3)
     first = lines[0]
@@ -266,7 +278,7 @@ def _line(name: str, lines: Sequence[Any]) -> tuple[str, ...]:
 def _answers(lines: Sequence[dict[str, Any]]) -> str:
     head = ("table", "classifier", "rules", "asked", "answered without, with", "ways without, with",
             "distance", "`nearest` breaks without, with", "`best` breaks without, with",
-            "seconds without, with")  # fmt: skip
+            )  # fmt: skip
 
     def both(line: dict[str, Any], name: str, form: str = "g") -> str:
         return ", ".join(
@@ -280,7 +292,6 @@ def _answers(lines: Sequence[dict[str, Any]]) -> str:
                 x["table"], x["classifier"], str(x["rules"]), str(x["asked"]), both(x, "answered"),
                 both(x, "ways"), f"{x['ratio']:.3f}, {x['median_ratio']:.3f}",
                 both(x, "nearest_breaks", ".0%"), both(x, "best_breaks", ".0%"),
-                both(x, "seconds"),
             )
             for x in lines
         ],

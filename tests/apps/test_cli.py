@@ -763,6 +763,13 @@ def test_columns_that_follow_from_others_are_shown_as_such(tmp_path, monkeypatch
     )
     kept = "Every row keeps, and so do answers (1 learned): home_own + home_rent == 1"
     assert lines[3] == f"Odd in the table: nothing. {kept}"
+    again = "fit t.csv --classifier forest --label label --n-prototypes 1 --drop months -o u.lapace"
+    off = "home_own + home_rent == 1"
+    for option in (("--no-learned-rules",), ("--without-rule", off, "--schema", "s.toml")):
+        lines = done(*shlex.split(again), *option).stdout.splitlines()
+        assert lines[3] == "Odd in the table: nothing."
+    wrong = run(*shlex.split(again), "--without-rule", "home_own + home_rnt == 1")
+    assert f"no learned rule 'home_own + home_rnt == 1'. Did you mean '{off}'?" in refused(wrong)
     ids = ",".join(map(str, np.flatnonzero(frame["label"] == "no")[:2]))
     printed = done(f"explain t.lapace t.csv --target yes --ids {ids} --pick nearest").stdout
     changed = re.findall(r"^ +amount +\S+ +→ +(\S+)$", printed, flags=re.MULTILINE)

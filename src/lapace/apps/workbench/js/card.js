@@ -22,8 +22,7 @@ export const Card = {
         <div class="ends" aria-hidden="true"><span>today</span><span>{{ ordered ? "safer" : "more typical" }}</span></div>
       </div>
       <p class="flip" :class="now.reached ? (just ? 'just' : 'yes') : 'no'"><span class="sign" aria-hidden="true">
-        {{ now.reached ? "✓" : "✕" }}</span> Decision: <strong>{{ now.label }}</strong><template v-if="just">, only
-        just</template></p>
+        {{ now.reached ? "✓" : "✕" }}</span> <span>Decision: <strong>{{ now.label }}</strong>{{ just ? ", only just" : "" }}</span></p>
     </div>
 
     <div class="what">

@@ -79,7 +79,7 @@ export const Card = {
     },
     effort() {
       const times = (this.now.distance / this.efforts.least).toFixed(1);
-      return times === "1.0" ? "the least" : times + " × the least";
+      return times === "1.0" ? "the least" : times + "×";
     },
     just() { return this.now.reached && this.now.edge; },
     now() { return this.stops[Math.min(this.stop, this.stops.length - 1)]; },

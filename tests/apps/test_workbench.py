@@ -228,6 +228,20 @@ def test_loosening_changes_the_visitors_limits_only():
     assert loosening(unknown, query) == [Move("income <= 40", None, "")]
 
 
+def test_what_stays_fixed_is_not_said_to_be_loosened():
+    both, one = (make_query({"typed": [t]}, bank_schema(), LABELS)
+                 for t in ("fixed age, home", "fixed home"))  # fmt: skip
+    said = [{"now": "age stays as it is", "then": ""}]
+    assert differences(both, one, bank_schema()) == said
+
+
+def test_a_date_of_today_is_no_mistake():
+    schema = Schema.infer([{"start": f"2024-01-{day:02}"} for day in range(1, 30)])
+    assert read_values(schema, {"start": "2031-01-01"})[1] == {}
+    tried = read_values(schema, {"start": "2031-01-01"}, np.array([19_730.0]), tried=True)[1]
+    assert tried == {"start": "This must be between 2024-01-01 and 2024-01-29."}
+
+
 @pytest.mark.parametrize(
     ("said", "move", "expected"),
     [

@@ -214,8 +214,8 @@ def _check(feature: Feature, cell: float, *, tried: bool) -> None:
     texts = feature.text(low), feature.text(high)
     if tried and not low <= cell <= high:
         raise ValueError("This must be between {} and {}.".format(*texts))
-    least = low - feature.span
-    if not (least if low < 0 else max(0.0, least)) <= cell <= high + feature.span:
+    least = low - feature.span if low < 0 else max(0.0, low - feature.span)
+    if not feature.is_date and not least <= cell <= high + feature.span:  # time goes on
         raise ValueError("This is too far from the values known here: {} to {}.".format(*texts))
     step = feature.resolution if tried or feature.integer else 0.0
     if step and not np.isclose(on_lattice(np.array(cell), step), cell, rtol=0, atol=step * 1e-6):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lapace.apps.letters.clauses import clauses
+from lapace.apps.letters.clauses import Clause, clauses
 from lapace.apps.letters.wording import needed_moves
 from lapace.apps.workbench.columns import PLAIN, Json, form_value, read_value
 from lapace.arrays import Floats
@@ -170,24 +170,25 @@ def differences(before: LimitQuery, after: LimitQuery, schema: Schema) -> list[J
 
     `now` is what the first says, `then` what the second says instead; one of them may be empty.
     """
-    old, new = (dict(zip(q.constraints, q.sources, strict=True)) for q in (before, after))
+    old, new = (list(zip(q.constraints, q.sources, strict=True)) for q in (before, after))
     found = []
-    for place in dict.fromkeys(name for name, _ in (*old.values(), *new.values())):
-        now, then = (
-            _words([c for c, (name, _) in one.items() if name == place and c not in other], schema)
-            for one, other in ((old, new), (new, old))
+    for place in dict.fromkeys(name for _, (name, _) in (*old, *new)):
+        mine, other = (
+            [c for text, (n, _) in q if n == place for c in clauses(parse(text), schema, PLAIN)]
+            for q in (old, new)
         )
+        now = _words(c for c in mine if c not in other)
+        then = _words(c for c in other if c not in mine)
         if now or then:
             found.append({"now": now, "then": then})
     return found
 
 
-def _words(constraints: Iterable[str], schema: Schema) -> str:
-    """Says constraints, the column once where all are about one."""
+def _words(parts: Iterable[Clause]) -> str:
+    """Joins clauses to sentences, one for each subject."""
     said: dict[str, list[str]] = {}
-    for constraint in map(parse, constraints):
-        for clause in clauses(constraint, schema, PLAIN):
-            said.setdefault(clause.subject, []).append(clause.predicate)
+    for part in parts:
+        said.setdefault(part.subject, []).append(part.predicate)
     return ", ".join(f"{subject} {joined(each)}".strip() for subject, each in said.items())
 
 

@@ -349,8 +349,7 @@ class Session:
                 if why.row is not None:
                     row = schema.cells([dict(why.row)])[0]
             if row is not None:
-                way = _changed_values(schema, start, row)
-                question["shown"] = [way, *(question.get("shown") or ())]
+                question["shown"] = [_changes(schema, start, row), *(question.get("shown") or ())]
             explanation, query = self._explained(question)
             if explanation.status[0] == "answered":
                 break
@@ -395,7 +394,7 @@ class _ProblemsError(Exception):
         self.problems = [list(problem) for problem in problems]
 
 
-def _changed_values(schema: Schema, start: Floats, row: Floats) -> Json:
+def _changes(schema: Schema, start: Floats, row: Floats) -> Json:
     """The values that a row changes, as the page sends a way that it shows."""
     before, after = form_values(schema, start), form_values(schema, row)
     own = [f.name for f in schema.features if f.derived is None]

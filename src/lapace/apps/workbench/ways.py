@@ -30,7 +30,7 @@ STOPS = {
         "Recommended",
         "The least change that is clear of the line and looks like real cases.",
     ),
-    "marked": ("Best found", "Nothing safer or more usual was found within your limits."),
+    "marked": ("Best found", "Nothing {} was found within your limits."),
     "middle": ("Half-way", "Half-way to a typical case with this decision."),
     "last": ("End of the way", "A typical case with this decision."),
 }
@@ -118,16 +118,18 @@ def _card(
         edge = _edges(nearest, has_margin)[0]
         stops.append(_stop(nearest, 0, "nearest", *STOPS["nearest"], edge=edge))
     # What lies at the edge, or comes with a word of caution, is shown and not recommended.
-    name = STOPS["marked" if best.mark[row] or best.density[row] < RARE else "best"]
-    advised = _stop(best, row, f"best{int(best.rank[row])}", *name, edge="edge" in best.mark[row])
+    edge, rare = "edge" in best.mark[row], bool(best.density[row] < RARE)
+    lacks = " or ".join(["safer"] * edge + ["more usual"] * rare)
+    name, meaning = STOPS["marked" if lacks else "best"]
+    rank = int(best.rank[row])
+    advised = _stop(best, row, f"best{rank}", name, meaning.format(lacks), edge=edge)
     stops.append(advised)
     if steps is not None and path is not None:
         stops += _path_stops(explanation, path, steps, has_margin)
     if all(stop["chance"] is not None for stop in stops):
         stops = _worth_showing(stops, advised)
         stops[-1]["surest"] = len(stops) > 1 and not stops[-1]["edge"]
-    start, rank = stops.index(advised), int(best.rank[row])
-    return {"title": advised["title"], "rank": rank, "start": start, "stops": stops}
+    return {"title": advised["title"], "rank": rank, "start": stops.index(advised), "stops": stops}
 
 
 def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:

@@ -22,8 +22,7 @@ export const Card = {
         <div class="ends" aria-hidden="true"><span>today</span><span>{{ ordered ? "safer" : "more typical" }}</span></div>
       </div>
       <p class="flip" :class="now.reached ? (just ? 'just' : 'yes') : 'no'"><span class="sign" aria-hidden="true">
-        {{ now.reached ? "✓" : "✕" }}</span> Decision: <strong>{{ now.label }}</strong><template v-if="just">, only
-        just</template></p>
+        {{ now.reached ? "✓" : "✕" }}</span> <span>Decision: <strong>{{ now.label }}</strong>{{ just ? ", only just" : "" }}</span></p>
     </div>
 
     <div class="what">
@@ -80,7 +79,7 @@ export const Card = {
     },
     effort() {
       const times = (this.now.distance / this.efforts.least).toFixed(1);
-      return times === "1.0" ? "the least" : times + " × the least";
+      return times === "1.0" ? "the least" : times + "×";
     },
     just() { return this.now.reached && this.now.edge; },
     now() { return this.stops[Math.min(this.stop, this.stops.length - 1)]; },

@@ -113,7 +113,7 @@ export const Workbench = {
         <details v-if="cards.length" class="more"><summary>What do these figures mean?</summary>
           <dl class="words"><dt>Recommended</dt><dd>The least change after which the decision is clear, and which real cases look like.</dd>
             <dt>Best found</dt><dd>Within your limits, nothing was found that is as clear or as usual as a recommended way.</dd>
-            <dt>Effort</dt><dd>How much changes, and how hard you said that is, beside the smallest effort on this page.</dd>
+            <dt>Effort</dt><dd>How much changes, and how hard you said that is: 2× is twice the least on this page.</dd>
             <dt>Chance</dt><dd>How sure the decision would be: over half, it is the one you want.</dd>
             <dt>Likely to last</dt><dd>How likely this decision stays the same once the way of deciding is updated.</dd>
             <dt>Such a case is</dt><dd>How many cases with that decision look like this one. The more usual, the more realistic.</dd>

@@ -13,7 +13,9 @@ them on classifiers that really were retrained. Where the user passes `fit(X, y,
 retrained classifiers' votes update that distribution.
 
 `Survival.estimate` is the one meaning of survival. It fills the column of a result, and
-`has_margin`, which the search for `best` and its marks ask, compares it with `LIKELY`.
+`has_margin`, which the search for `best` and its marks ask, compares it with `LIKELY`. Labels alone
+seldom say that much; there a row has a margin if it is as likely to survive as half of the rows of
+its label.
 """
 
 from __future__ import annotations
@@ -116,6 +118,7 @@ class Survival:
         forest: The model of the classifier's labels.
         zero: The log-odds, against the next label, from which each label is predicted: 0 unless the
             classifier decides by a threshold of its own.
+        typical: The survival that half of the rows of each label reach, by the forest alone.
         agreement: The slope of the forest's agreement with the classifier in the classifier's
             log-odds; NaN where the classifier has no probabilities.
         retrained: Classifiers that the user's function made; not saved.
@@ -124,15 +127,16 @@ class Survival:
         >>> rows = np.random.default_rng(0).normal(size=(400, 2))
         >>> schema, codes = Schema.infer(rows), (rows[:, 0] > 0).astype(np.int64)
         >>> survival = Survival.fit(("no", "yes"), schema, rows, codes, random_state=0)
-        >>> near_and_far, ones = np.array([[0.02, 0.0], [2.0, 0.0]]), np.array([1, 1])
+        >>> near_and_far, ones = np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([1, 1])
         >>> estimate, low, high = survival.estimate(schema, near_and_far, ones, ones * np.nan)
-        >>> bool(estimate[0] < 0.8 < 0.95 < estimate[1]), bool((low <= high).all())
+        >>> bool(estimate[0] < 0.95 < estimate[1]), bool((low <= high).all())
         (True, True)
     """
 
     labels: tuple[Label, ...]
     forest: Forest
     zero: Floats
+    typical: Floats
     agreement: float
     retrained: tuple[Classifier, ...] = ()
 
@@ -165,14 +169,18 @@ class Survival:
         )
         x = schema.encode(cells).astype(np.float32)
         forest = Forest.of(model.fit(x, codes), len(labels))
+        left_out = np.zeros((len(codes), len(labels)))
+        left_out[:, model.classes_] = np.nan_to_num(model.oob_decision_function_)
+        kept, lost = shipped(False)(_forest_odds(left_out, codes)[:, None])
+        survives = kept / (kept + lost)
+        typical = [np.median(survives[codes == k]) if k in codes else 1 for k in range(len(labels))]
         zero, agreement = np.zeros(len(labels)), np.nan
         probability = None if predict_proba is None else predict_proba(cells)
         if probability is not None:
             zero = np.array([_decision(probability, codes, k) for k in range(len(labels))])
-            left_out = np.nan_to_num(model.oob_decision_function_)
-            agrees = model.classes_[left_out.argmax(axis=1)] == codes
+            agrees = left_out.argmax(axis=1) == codes
             agreement = _slope(log_odds(probability, codes) - zero[codes], agrees)
-        return cls(labels, forest, zero, agreement)
+        return cls(labels, forest, zero, np.array(typical), agreement)
 
     def estimate(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Estimate:
         """Estimates the chance that rows keep a label.
@@ -200,7 +208,9 @@ class Survival:
 
     def has_margin(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Bools:
         """Tells whether rows are likely to keep their label; the arguments are `estimate`'s."""
-        enough: Bools = self.estimate(schema, cells, codes, odds)[0] >= LIKELY - 1e-9
+        labels_only = np.isnan(odds) & (not self.retrained)
+        needed = np.where(labels_only, np.minimum(self.typical[codes], LIKELY), LIKELY)
+        enough: Bools = self.estimate(schema, cells, codes, odds)[0] >= needed - 1e-9
         return enough
 
     def signals(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Floats:
@@ -209,13 +219,12 @@ class Survival:
         They are the classifier's log-odds times `agreement`, NaN where unknown, and the forest's.
         """
         x = schema.encode(cells).astype(np.float32)  # levels unseen in training count as no level
-        share = np.maximum(self.forest(x), 1 / (2 * TREES))  # half a tree
         own = (odds - self.zero[codes]) * self.agreement
-        return np.column_stack([own, log_odds(share, codes)])
+        return np.column_stack([own, _forest_odds(self.forest(x), codes)])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Returns plain arrays by name, for a file; 0 stands for NaN."""
-        numbers = np.nan_to_num([*self.zero, self.agreement])
+        numbers = np.nan_to_num([*self.zero, *self.typical, self.agreement])
         threshold = np.where(np.isinf(self.forest.threshold), 0.0, self.forest.threshold)
         return {**self.forest._asdict(), "threshold": threshold, "numbers": numbers}
 
@@ -236,14 +245,15 @@ class Survival:
         )
         shapes = {
             "roots": (TREES,), "feature": (n,), "threshold": (n,), "children": (n, 2),
-            "share": (n, len(labels)), "numbers": (len(labels) + 1,),
+            "share": (n, len(labels)), "numbers": (2 * len(labels) + 1,),
         }  # fmt: skip
         types = dict.fromkeys(("roots", "feature", "children"), "int32")
         types |= {"share": "float32", "threshold": "float64", "numbers": "float64"}
         if {name: a.shape for name, a in arrays.items()} != shapes or kinds != types:
             raise ValueError("the forest does not fit the columns")
         node, children, roots = np.arange(n)[:, None], arrays["children"], arrays["roots"]
-        *zero, agreement = arrays["numbers"].tolist()
+        *numbers, agreement = arrays["numbers"].tolist()
+        zero, typical = np.array(numbers).reshape(2, -1)
         sound = (
             (children >= node) & (children < n),  # a walk ends
             (roots >= 0) & (roots < n),
@@ -258,7 +268,7 @@ class Survival:
         leaf = (children == node).all(axis=1)
         parts = {name: arrays[name] for name in Forest._fields}
         forest = Forest(**{**parts, "threshold": np.where(leaf, np.inf, parts["threshold"])})
-        return cls(labels, forest, np.array(zero), agreement or np.nan)
+        return cls(labels, forest, zero, typical, agreement or np.nan)
 
 
 def _sample(codes: Ints, rng: np.random.Generator) -> Ints:
@@ -268,6 +278,11 @@ def _sample(codes: Ints, rng: np.random.Generator) -> Ints:
         rows = rng.permutation(np.flatnonzero(codes == label))
         parts.append(rows[: max(round(share * len(rows)), RARE)])
     return np.sort(np.concatenate(parts))
+
+
+def _forest_odds(share: Floats, codes: Ints) -> Floats:
+    """Returns the log-odds of labels by their share of the trees; half a tree stands for none."""
+    return log_odds(np.maximum(share, 1 / (2 * TREES)), codes)
 
 
 def _decision(probability: Floats, codes: Ints, label: int) -> float:

@@ -395,7 +395,7 @@ def nan(array: Any) -> Any:
         ("feature", lambda a: a + 2),
         ("feature", None),
         ("other", None),
-        ("numbers", lambda a: a * [1, 1, -1]),
+        ("numbers", lambda a: a * [1, 1, 1, 1, -1]),
         ("numbers", lambda a: a[1:]),
     ],
 )

@@ -145,12 +145,13 @@ def _starts_of_best(
 ) -> list[InstanceRows]:
     """Returns starts with a margin above the floor; those below it where an instance has no other.
 
-    Where no start of an instance will do, many more sampled rows are tried.
+    Where no start of an instance will do, many more sampled rows are tried, unless the search is
+    frugal.
     """
     some = take_rows(starts, np.isin(starts.instance, instance))
     sure, usual = _sure_and_usual(some, oracle)
     missing = np.setdiff1d(instance, [*some.instance[usual], *oracle.infeasible])
-    if len(missing) and problem.schema.shape is None:
+    if len(missing) and problem.schema.shape is None and not problem.search.frugal:
         more, _ = near_samples(problem, missing, oracle, WIDER)
         some = Starts.join([some, Starts.join([more])])
         sure, usual = _sure_and_usual(some, oracle)
@@ -200,14 +201,13 @@ def _different(
     """Returns the closest rows with a margin that are different ways: `n_best` at most, or `count`.
 
     Two ways are different if neither changes all the features the other changes, or if they differ
-    in a category. Rows that are kept come first.
+    in a category.
     """
     schema, rows = problem.schema, take_rows(rows, rows.demand >= MARGIN)
-    new = np.ones(len(rows.instance), dtype=bool)
     if kept is not None:
-        rows, new = join_rows([kept, rows]), np.r_[np.zeros(len(kept.instance), dtype=bool), new]
+        rows = join_rows([kept, rows])
     changed = schema.changed(problem.instances.cells[rows.instance], rows.cells)
-    rest = np.lexsort((problem.distances(rows.cells, rows.instance), new, rows.instance))
+    rest = np.lexsort((problem.distances(rows.cells, rows.instance), rows.instance))
     chosen = [rest[:0]]
     for _ in range(count or problem.search.n_best):
         first = rest[np.unique(rows.instance[rest], return_index=True)[1]]  # the closest of each

@@ -102,17 +102,18 @@ def near_samples(
     Returns:
         The rows, by instance and distance, and which of the sampled rows each is.
     """
-    sampled, asked = problem.fitted.sampled_endpoints, problem.instances
-    count = times * ASKED * (MORE if len(problem.system) else 1) * problem.search.n_starts
-    pinned = problem.system.domains(asked.cells[instance]).pinned
-    alike = np.c_[asked.label_code[instance], asked.target_code[instance], pinned]
+    sampled, instances = problem.fitted.sampled_endpoints, problem.instances
+    asked = 1 if problem.search.frugal else ASKED
+    count = times * asked * (MORE if len(problem.system) else 1) * problem.search.n_starts
+    pinned = problem.system.domains(instances.cells[instance]).pinned
+    alike = np.c_[instances.label_code[instance], instances.target_code[instance], pinned]
     _, group = np.unique(alike, axis=0, return_inverse=True)
     owners, samples = [instance[:0]], [instance[:0]]
     for k in np.unique(group):  # instances that want the same and may change the same columns
         members = np.flatnonzero(group.ravel() == k)
         first = np.full(len(sampled.label), instance[members[0]])
-        reached = asked.reaches_target(sampled.label, first)
-        cells = asked.cells[instance[members]]
+        reached = instances.reaches_target(sampled.label, first)
+        cells = instances.cells[instance[members]]
         # What may not change is the instance's, whatever the sample has.
         weights = np.where(pinned[members[0]], 0.0, problem.weights)
         for label in np.unique(sampled.label[reached]):

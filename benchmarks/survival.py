@@ -225,16 +225,17 @@ def record_of(name: str, kind: str, path: Path) -> Record:
     )
     own = log_odds(found["probability"], found["codes"])
     wide = data.schema.read(data.test).schema
-    signals = model.signals(wide, found["rows"], found["codes"], own)
+    scaled = model.scaled(found["codes"], own)
+    signals = np.column_stack([scaled, model.forest_odds(wide, found["rows"], found["codes"])])
     spread = np.nan
     if len(known):
-        given = model.signals(data.schema, cells, codes, log_odds(known, codes))
-        spread = float(np.sqrt(((given[:, 0] / model.agreement) ** 2).mean()))
+        given = model.scaled(codes, log_odds(known, codes)) / model.agreement
+        spread = float(np.sqrt((given**2).mean()))
     odds = signals[:, 0] / model.agreement
     return Record(name, kind, signals, odds, spread, found["votes"])
 
 
-# By name, the simplest first: what a curve reads. The last two ship.
+# By name, the simplest first: what a curve reads.
 CANDIDATES: dict[str, Callable[[Record], Floats]] = {
     "log-odds": lambda r: r.odds[:, None],
     "log-odds over their root mean square": lambda r: r.odds[:, None] / r.spread,
@@ -242,7 +243,7 @@ CANDIDATES: dict[str, Callable[[Record], Floats]] = {
     "forest": lambda r: r.signals[:, 1:],
     "log-odds times agreement, and forest": lambda r: r.signals,
 }
-SHIPPED = {"probability": "log-odds times agreement, and forest", "labels": "forest"}
+SHIPPED = {"probability": "log-odds times agreement", "labels": "forest"}
 WEIGHTS = np.geomspace(0.5, 50, 61)
 
 
@@ -316,11 +317,12 @@ def judged(records: Sequence[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
     lines, rows, known = [], [], calibrations(records)
     for r in (r for r in records if r.table in REPORTED):
         half, others = np.split(r.votes, 2)
-        own = known["probability" if has_probability(r) else "labels"](r.signals)
+        shipped = "probability" if has_probability(r) else "labels"
+        own = known[shipped](CANDIDATES[SHIPPED[shipped]](r))
         votes = half.sum(axis=0), (~half).sum(axis=0)
         for setting, (kept, lost), observed in (
             ("as it is", own, r.survival),
-            ("labels alone", known["labels"](r.signals), r.survival),
+            ("labels alone", known["labels"](CANDIDATES["forest"](r)), r.survival),
             ("retrain", (own[0] + votes[0], own[1] + votes[1]), others.mean(axis=0)),
         ):
             estimate = interval(kept, lost)

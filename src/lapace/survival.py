@@ -1,14 +1,13 @@
 """Survival: the chance that a counterfactual keeps its label when the classifier is retrained.
 
-A random forest learns the classifier's labels from bootstrap samples of the rows. It is read twice:
+A random forest learns the classifier's labels from bootstrap samples of the rows. The rows left out
+of a tree's sample show at which log-odds of the classifier a model of other rows still agrees.
+`agreement` is the slope of that curve. It puts the log-odds of a forest, where 0.7 is sure, and of
+an overfitted network, where 0.99 is not, on one scale.
 
-- The share of its trees that give a row the label says how firmly the data hold the label there.
-- The rows left out of a tree's sample show at which log-odds of the classifier a model of other
-  rows still agrees. `agreement` is the slope of that curve. It puts the log-odds of a forest, where
-  0.7 is sure, and of an overfitted network, where 0.99 is not, on one scale.
-
-A logistic curve in both gives the estimate, and how widely the truth lies around it is the weight
-of a beta distribution. The coefficients come with the package: `python -m benchmarks.survival` fits
+A logistic curve in the log-odds times `agreement` gives the estimate; without probabilities, a
+curve in the forest's own log-odds. How widely the truth lies around it is the weight of a beta
+distribution. The coefficients come with the package: `python -m benchmarks.survival` fits
 them on classifiers that really were retrained. Where the user passes `fit(X, y, retrain=...)`, the
 retrained classifiers' votes update that distribution.
 
@@ -171,7 +170,7 @@ class Survival:
         forest = Forest.of(model.fit(x, codes), len(labels))
         left_out = np.zeros((len(codes), len(labels)))
         left_out[:, model.classes_] = np.nan_to_num(model.oob_decision_function_)
-        kept, lost = shipped(False)(_forest_odds(left_out, codes)[:, None])
+        kept, lost = shipped(False)(_share_odds(left_out, codes)[:, None])
         survives = kept / (kept + lost)
         typical = [np.median(survives[codes == k]) if k in codes else 1 for k in range(len(labels))]
         zero, agreement = np.zeros(len(labels)), np.nan
@@ -194,33 +193,39 @@ class Survival:
         Returns:
             The estimate and both ends of its 90% interval.
         """
-        signals = self.signals(schema, cells, codes, odds)
-        known = ~np.isnan(signals[:, 0])
-        kept, lost = np.zeros(len(cells)), np.zeros(len(cells))
-        for has_probability, rows in ((True, known), (False, ~known)):
-            kept[rows], lost[rows] = shipped(has_probability)(signals[rows])
+        return interval(*self._votes(schema, cells, codes, odds))
+
+    def _votes(
+        self, schema: Schema, cells: Floats, codes: Ints, odds: Floats
+    ) -> tuple[Floats, Floats]:
+        """Returns the parameters of each row's beta distribution, given `estimate`'s arguments."""
+        kept, lost = shipped(True)(self.scaled(codes, odds)[:, None])
+        bare = np.isnan(kept)
+        by_forest = self.forest_odds(schema, cells[bare], codes[bare])
+        kept[bare], lost[bare] = shipped(False)(by_forest[:, None])
         wanted = np.array(self.labels, dtype=object)[codes]
         for classifier in self.retrained:
             label = np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
             kept += label == wanted
             lost += label != wanted
-        return interval(kept, lost)
+        return kept, lost
 
     def has_margin(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Bools:
         """Tells whether rows are likely to keep their label; the arguments are `estimate`'s."""
         labels_only = np.isnan(odds) & (not self.retrained)
         needed = np.where(labels_only, np.minimum(self.typical[codes], LIKELY), LIKELY)
-        enough: Bools = self.estimate(schema, cells, codes, odds)[0] >= needed - 1e-9
+        kept, lost = self._votes(schema, cells, codes, odds)
+        enough: Bools = kept / (kept + lost) >= needed - 1e-9
         return enough
 
-    def signals(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Floats:
-        """Returns what a calibration reads, (n, 2); the arguments are `estimate`'s.
+    def scaled(self, codes: Ints, odds: Floats) -> Floats:
+        """Returns log-odds beyond the decision, times `agreement`; NaN where either is unknown."""
+        scaled: Floats = (odds - self.zero[codes]) * self.agreement
+        return scaled
 
-        They are the classifier's log-odds times `agreement`, NaN where unknown, and the forest's.
-        """
-        x = schema.encode(cells).astype(np.float32)  # levels unseen in training count as no level
-        own = (odds - self.zero[codes]) * self.agreement
-        return np.column_stack([own, _forest_odds(self.forest(x), codes)])
+    def forest_odds(self, schema: Schema, cells: Floats, codes: Ints) -> Floats:
+        """Returns the forest's log-odds of labels; levels unseen in training count as no level."""
+        return _share_odds(self.forest(schema.encode(cells).astype(np.float32)), codes)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Returns plain arrays by name, for a file; 0 stands for NaN."""
@@ -280,7 +285,7 @@ def _sample(codes: Ints, rng: np.random.Generator) -> Ints:
     return np.sort(np.concatenate(parts))
 
 
-def _forest_odds(share: Floats, codes: Ints) -> Floats:
+def _share_odds(share: Floats, codes: Ints) -> Floats:
     """Returns the log-odds of labels by their share of the trees; half a tree stands for none."""
     return log_odds(np.maximum(share, 1 / (2 * TREES)), codes)
 
@@ -319,9 +324,9 @@ class Calibration(NamedTuple):
     weight: float
 
     def __call__(self, signals: Floats) -> tuple[Floats, Floats]:
-        """Returns both parameters of a beta distribution for signals, (n, 2); the last are read."""
+        """Returns both parameters of a beta distribution for signals, (n, slopes)."""
         *slopes, intercept = self.coefficients
-        estimate = expit(signals[:, -len(slopes) :] @ slopes + intercept)
+        estimate = expit(signals @ slopes + intercept)
         estimate = np.clip(estimate, LEAST, 1 - LEAST)
         return estimate * self.weight, (1 - estimate) * self.weight
 

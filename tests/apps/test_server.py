@@ -420,7 +420,7 @@ def test_four_clients_that_never_read_keep_no_memory():
         instances = [dict(LIGHT, weight=20 + i, stamp=f"{i:x<1000}") for i in range(40)]
         search = {"steps": 100, "n_starts": 1, "picks": ["nearest"]}
         body = json.dumps({"instances": instances, "target": "dear", "search": search})
-        head = "POST /v2/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = "POST /v3/explain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         connections = [socket.socket() for _ in range(4)]
         for connection in map(stack.enter_context, connections):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -730,7 +730,7 @@ def test_an_interrupted_server_first_answers_running_requests(tmp_path):
 @contextmanager
 def hanging(client: httpx.Client) -> Iterator[socket.socket]:
     """A connection whose client has stopped in the middle of a body."""
-    head = "POST /v2/explain HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    head = "POST /v3/explain HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     waiting = client.get("/healthz").json()["waiting"]
     with socket.create_connection(("127.0.0.1", client.base_url.port), 60) as connection:
         connection.sendall(f'{head}Content-Length: 50\r\n\r\n{{"instances"'.encode())

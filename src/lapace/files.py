@@ -71,7 +71,7 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        if error.filename in (None, str(temporary)):  # a full disk names no file
+        if error.errno and error.filename in (None, str(temporary)):  # a full disk names none
             raise OSError(error.errno, error.strerror or str(error), str(path)) from error
         raise
     finally:

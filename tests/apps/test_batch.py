@@ -305,7 +305,11 @@ def test_settings_that_cannot_work_are_refused():
 
 
 def start(*arguments, folder=ROOT):
-    """Starts `lapace batch` as a process of its own, which also finds modules in a folder."""
+    """Starts `lapace batch` as a process of its own, which also finds modules in a folder.
+
+    Tests started with `nohup` inherit SIGHUP ignored, and so would this one: it gets the default
+    back.
+    """
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), str(folder)])
     return subprocess.Popen(
         [sys.executable, "-m", "lapace.apps.cli", "batch", *map(str, arguments)],
@@ -313,6 +317,7 @@ def start(*arguments, folder=ROOT):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
     )
 
 

@@ -953,7 +953,11 @@ def test_terminated_it_cleans_up_first(number, code, here, monkeypatch):
     before = set(here.iterdir())
     monkeypatch.setattr(Explainer, "fit", terminate)
     line = "fit train.csv --classifier mlp --label label -o loans.lapace"
-    assert run(line).exit_code == code
+    handler = signal.signal(number, signal.SIG_DFL)  # tests started with `nohup` ignore SIGHUP
+    try:
+        assert run(line).exit_code == code
+    finally:
+        signal.signal(number, handler)
     assert set(here.iterdir()) == before
 
 

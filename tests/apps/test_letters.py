@@ -107,7 +107,9 @@ def test_what_is_for_the_file_is_in_the_annex_and_not_in_the_letter(tmp_path):
     sent = page.read_text() + page.with_suffix(".txt").read_text()
     kept = unescape((tmp_path / page.name.replace("letter-", "annex-")).read_text())
     best = whole.best(3)
-    for text in (*whole.constraints, "sha256 12ab", whole.reason[0], f"{best.distance[0]:.3f}"):
+    usual = f">{100 * best.density[0]:.0f} of 100<"
+    figures = (f"{best.distance[0]:.3f}", usual)
+    for text in (*whole.constraints, "sha256 12ab", whole.reason[0], *figures):
         assert text in kept
         assert text not in unescape(sent)
     assert "<svg" in kept
@@ -322,7 +324,7 @@ def test_on_the_edge_no_figure_is_praised():
     assert not wording.figures(edge)
     certain = replace(calm, survival=np.full(len(found), 1.0))
     assert notes(certain)[0].endswith("Nearly all renewals keep that answer.")
-    rare = replace(calm, density=np.full(len(found), 2.0))
+    rare = replace(calm, density=np.full(len(found), 0.02))
     assert notes(rare)[1].endswith("treat this way with caution.")
 
 

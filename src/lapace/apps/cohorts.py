@@ -517,16 +517,16 @@ def _verdict(name: str, of: str, p: float, by: str, tested: Mapping[str, float])
         return (
             f"Whether the {name} {of} differs by {by} cannot be tested: all are alike, or too few."
         )
-    ends = []
+    extremes = []
     for value in (min(tested.values()), max(tested.values())):
         text = _text(name, value)
         groups = [f"“{group}”" for group in tested if _text(name, tested[group]) == text]
         named = joined(groups) if len(groups) <= MOST_NAMED else f"{len(groups)} groups"
-        ends.append(f"{named} ({text})")
+        extremes.append(f"{named} ({text})")
     differs = "differs" if p < 0.05 else "does not differ"
     return (
         f"The {name} {of} {differs} by {by} more than chance explains (p = {p:.2g}): lowest for "
-        f"{ends[0]}, highest for {ends[1]}."
+        f"{extremes[0]}, highest for {extremes[1]}."
     )
 
 

@@ -242,13 +242,13 @@ def _single_changes(problem: Problem, instance: Ints, oracle: Oracle) -> list[St
         values = bounds if feature.numeric else range(len(feature.categories))
         if feature.derived is None and len(values) <= LEVELS:
             changes += [(place, value) for value in values]
-    columns, ends = np.array(changes, dtype=np.float64).reshape(-1, 2).T
+    columns, tried_values = np.array(changes, dtype=np.float64).reshape(-1, 2).T
     for part in batches(len(instance), ROWS, len(changes)):
         owner = np.repeat(instance[part], len(changes))
         original, times = problem.instances.cells[owner], len(instance[part])
         cells = original.copy()
         each, column = np.arange(len(owner)), np.tile(columns, times).astype(np.int64)
-        cells[each, column] = np.tile(ends, times)
+        cells[each, column] = np.tile(tried_values, times)
         cells = schema.derive(cells, original)
         tried = problem.feasible(cells, owner) & rows_differ(cells, original)
         owner, cells = owner[tried], cells[tried]

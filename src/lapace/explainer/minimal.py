@@ -492,7 +492,7 @@ class _Minimiser:
     # -- cells ------------------------------------------------------------------------------------
 
     def movable(self, rows: Ints) -> Bools:
-        """Which cells of some rows can be pulled back: (rows, columns)."""
+        """Tells which cells of some rows can be pulled back: (rows, columns)."""
         return movable(self.schema, self.originals[rows], self.cells[rows])
 
     def moved(

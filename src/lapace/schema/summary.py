@@ -129,7 +129,7 @@ def _remarks_on_categories(feature: Feature) -> Remarks:
     same = [" and ".join(map(repr, some)) for some in alike.values() if len(some) > 1]
     if same:
         listed = ", ".join(same[:SHOWN])
-        yield f"has {listed} as different categories; if they mean the same,", "ignore_case", True
+        yield f"has {listed}; if they mean the same,", "ignore_case", True
     elif feature.kind == "categorical" and 1 < len(texts) == len(feature.levels):
         found, plain = likely(texts), [plain_number(text) for text in texts]
         many = f"holds {PROPOSED} texts or more; answers may propose the {PROPOSED} most frequent"

@@ -48,7 +48,7 @@ class Way:
         label: The answer reached.
         notes: Sentences on how sure it is, and words of caution.
         follows: What follows from the changes: columns that are computed from others.
-        edge: Whether it only just leads there, so that nobody should rely on it.
+        edge: Whether it only just leads there, so that it should not be relied on.
     """
 
     changes: tuple[Change, ...]
@@ -89,8 +89,8 @@ class Letter:
     words: Words
 
     @property
-    def opening(self) -> tuple[str, ...]:
-        """What was decided, and whether there are ways to another answer."""
+    def first_sentences(self) -> tuple[str, ...]:
+        """The decision, and whether there are ways to another answer."""
         goal = f"“{self.target}”" if self.target else "another answer"
         about = f"{self.words.predicted}: the" if self.words.predicted else "The"
         decided = f"{about} computer system's answer in your case is “{self.label}”."
@@ -112,7 +112,7 @@ class Letter:
 
     @property
     def sections(self) -> dict[str, str]:
-        """What follows the ways: a text for each heading."""
+        """The texts below the ways, by heading."""
         stays = ["Everything else stays as it is."] if self.ways else []
         stays += [f"These may not change: {joined(_listed(self.fixed))}."] if self.fixed else []
         stays += [f"These limits were kept: {'; '.join(_listed(self.limits))}."] * bool(self.limits)

@@ -96,7 +96,7 @@ def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any])
             constraints.setdefault(_checked(text, schema), (name, part))
         except InputError as error:
             typed_here = part == "typed"
-            sentence = str(error) if typed_here else _outside(schema[name])
+            sentence = str(error) if typed_here else _out_of_range(schema[name])
             problems.append((f"typed:{text}" if typed_here else f"limit:{name}", sentence))
     return LimitQuery(
         tuple(constraints),
@@ -107,7 +107,7 @@ def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any])
     )
 
 
-def _outside(feature: Feature) -> str:
+def _out_of_range(feature: Feature) -> str:
     texts = feature.text(feature.lower), feature.text(feature.upper)
     return "No value keeps to this: known values go from {} to {}.".format(*texts)
 

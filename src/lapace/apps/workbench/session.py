@@ -326,7 +326,7 @@ class Session:
         return fitted.survival.has_margin(rows.schema, rows.cells, codes, rows.probability)
 
     def _why_not(self, message: Mapping[str, Any]) -> Json:
-        """What to loosen, and the answer that then follows, searched for here and now.
+        """Returns what to loosen, and the answer that then follows, searched for here and now.
 
         The row that `why_not` names is a candidate of that search, so the page shows what it says.
         """

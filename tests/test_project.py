@@ -402,11 +402,11 @@ def test_outputs_that_differ_are_noticed():
             False,
         ),
         (
-            "Report on the explanations: unsure for a; passes for b. 7 checks pass.\n  passes   rows",
+            "Report on the explanations: unsure for a; passes for b. 7 checks pass.\n passes  rows",
             False,
         ),
         (
-            "Report on the explanations: fails for a; passes for b. 7 checks pass.\n  passes   rows",
+            "Report on the explanations: fails for a; passes for b. 7 checks pass.\n passes  rows",
             True,
         ),
         ("Report on the explanations: fails. 7 of 8 checks pass.\n  passes   rows   90 %", True),

@@ -401,6 +401,14 @@ def test_outputs_that_differ_are_noticed():
             "Report on the explanations: unsure. 6 of 8 checks pass.\n  unsure   rows   75 %",
             False,
         ),
+        (
+            "Report on the explanations: unsure for a; passes for b. 7 checks pass.\n passes  rows",
+            False,
+        ),
+        (
+            "Report on the explanations: fails for a; passes for b. 7 checks pass.\n passes  rows",
+            True,
+        ),
         ("Report on the explanations: fails. 7 of 8 checks pass.\n  passes   rows   90 %", True),
         ("Report on the explanations: passes. All 8 checks pass.\n  fails    rows   60 %", True),
     ],

@@ -582,12 +582,12 @@ def test_a_table_and_a_classifier_that_disagree_say_so(here, denied):
     table = pd.read_csv("denied.csv").head(4)
     table["decision"], table["remark"] = ["approved", "denied", "approved", "denied"], "denied?"
     table.to_csv("decided.csv", index=False)
-    said = done("explain loans.lapace decided.csv --target approved -q").stderr
+    said = done("explain loans.lapace decided.csv --target approved").stderr
     assert "Column 'decision' has another label than the classifier predicts for instance" in said
     assert said.count("(approved, predicted denied)") == 2
     assert "remark" not in said
     table.assign(decision="denied").to_csv("decided.csv", index=False)
-    assert "decision" not in done("explain loans.lapace decided.csv --target approved -q").stderr
+    assert "decision" not in done("explain loans.lapace decided.csv --target approved").stderr
 
 
 @pytest.mark.parametrize("kind", ["path", "latent", "prototypes", "training"])

@@ -147,7 +147,7 @@ def _note_other_labels(disagree: dict[str, list[str]]) -> None:
     """Names the first few instances that a table and the classifier label differently."""
     for column, listed in disagree.items():
         more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
-        warn(
+        note(
             f"Column '{column}' has another label than the classifier predicts for instance "
             f"{', '.join(listed[:NAMED])}{more}. What is predicted is explained."
         )

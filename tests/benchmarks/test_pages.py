@@ -249,7 +249,7 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, block
     """Blocks go between their markers; a marker without results keeps what it has."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rendering, "_draw", lambda *_: None)
-    for path in RESULTS.glob("*.csv"):
+    for path in RESULTS.glob("*.csv*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     marks = "\n".join(f"<!-- {name} -->\nold\n<!-- /{name} -->" for name in (*blocks, "e9"))
     Path("README.md").write_text(f"before\n{marks}\nafter\n")

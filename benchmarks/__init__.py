@@ -4,7 +4,7 @@
 and `fits` make data sets, classifiers and explainers; `e1` to `e5` and `advice` measure; `pages`,
 `comparison` and `claims` turn the table into Markdown, `drawing` into pictures, and
 `rendering` writes them. `survival`, `small_tables` and `learned_rules` are studies behind constants
-of the package, `speed` and `operations` measure what it costs.
+of the package, `ways` compares two commits, `speed` and `operations` measure what it costs.
 
     python -m benchmarks --pair wine-RF --experiment e2
     python -m benchmarks --render       # only the pages, from what has been run

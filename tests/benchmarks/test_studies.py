@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
-from benchmarks import learned_rules, small_tables, survival
+from benchmarks import learned_rules, small_tables, survival, ways
 from benchmarks.survival import Record
 from lapace.schema import Schema
 from lapace.survival import Calibration, interval, shipped
@@ -139,3 +139,10 @@ def test_learned_rules_are_counted_on_rows_held_out(tmp_path, monkeypatch):
     assert learned_rules.measure(("learned", "tiny"), tmp_path) == lines
     page = learned_rules.page({"tiny": lines}, [])
     assert "| tiny | 400 | 2 | 1 | 3.00% | `` low <= high `` |" in page
+
+
+def test_the_page_on_ways_is_that_of_the_figures_that_are_kept():
+    results = ROOT / "benchmarks" / "results"
+    figures = pd.read_csv(results / "ways.csv")
+    assert set(figures["table"]) == {*ways.FOREST, *ways.BOOSTING}
+    assert ways.page(figures) == (results / "ways.md").read_text(encoding="utf-8")

@@ -185,6 +185,8 @@ def test_without_a_way_the_letter_says_why():
         assert "No way to “dear” was found." in text
         assert found.reason in text
         assert "You can ask whether one of the limits can be loosened" in text
+        assert "These limits were set: at most 0 things change." in text
+        assert "limits were kept" not in text
         assert whole.reason[0] not in text
     assert whole.reason[0] in unescape(letters.annex(whole[0]))
     why = letters.letter(hard.explainer.why_not(whole)[0], date=DAY).reason

@@ -115,7 +115,8 @@ class Letter:
         """The texts below the ways, by heading."""
         stays = ["Everything else stays as it is."] if self.ways else []
         stays += [f"These may not change: {joined(_listed(self.fixed))}."] if self.fixed else []
-        stays += [f"These limits were kept: {'; '.join(_listed(self.limits))}."] * bool(self.limits)
+        limits = "These limits were kept" if self.ways else "These limits were set"
+        stays += [f"{limits}: {'; '.join(_listed(self.limits))}."] if self.limits else []
         contact = self.words.contact.rstrip(". ") or "The sender of this letter"
         sections = {
             "What stays": " ".join(stays),

@@ -17,7 +17,8 @@ from benchmarks.plan import Plan
 
 __all__ = ["blocks", "findings", "pages_of", "read_evidence", "write_all"]
 
-SHOWN = ("README.md", "docs/research/reproducing.md")  # pages that show results between markers
+# Pages that show results between markers.
+SHOWN = ("docs/how-to/baselines.md", "docs/research/reproducing.md")
 GALLERY = Path("docs")
 ORIGIN = ("code", "commit", "environment", "machine")
 

@@ -252,8 +252,9 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, block
     for path in RESULTS.glob("*.csv*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     marks = "\n".join(f"<!-- {name} -->\nold\n<!-- /{name} -->" for name in (*blocks, "e9"))
-    Path("README.md").write_text(f"before\n{marks}\nafter\n")
-    Path("docs").mkdir()
+    shown = Path(rendering.SHOWN[0])
+    shown.parent.mkdir(parents=True)
+    shown.write_text(f"before\n{marks}\nafter\n")
     rendering.write_all(PAPER, Store(tmp_path / "nothing"), tmp_path, shown=True)
     known = [name for name in (*jobs.TABLES, "runs") if (RESULTS / f"{name}.csv").exists()]
     for name in known:
@@ -264,7 +265,7 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, block
         assert current(own) == current(kept), f"{page}.md: run --render"
     gallery = (ROOT / "docs" / "gallery.md").read_bytes()
     assert Path("docs/gallery.md").read_bytes() == gallery
-    text = Path("README.md").read_text(encoding="utf-8")
+    text = shown.read_text(encoding="utf-8")
     assert {"e1", "e2", "e3", "clusters", "findings"} <= set(blocks)
     assert all(part in text for part in blocks.values())
     assert text.count("\nold\n") == 1
@@ -272,20 +273,22 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, block
     assert text.endswith("after\n")
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/research/reproducing.md"])
+@pytest.mark.parametrize("name", rendering.SHOWN)
 def test_pages_show_the_results_that_are_kept(name, blocks):
     text = (ROOT / name).read_text(encoding="utf-8")
     shown = [mark for mark in blocks if f"<!-- {mark} -->" in text]
-    assert {"README.md": "e2-short", "docs/research/reproducing.md": "e1"}[name] in shown
+    assert {"docs/how-to/baselines.md": "e2-short", "docs/research/reproducing.md": "e1"}[
+        name
+    ] in shown
     for mark in shown:
         block = "\n\n".join(current(blocks[mark]))
         assert f"<!-- {mark} -->\n\n{block}\n\n" in text, mark
 
 
-def test_the_first_page_says_of_constraints_what_is_kept(evidence):
+def test_the_page_of_methods_says_of_constraints_what_is_kept(evidence):
     """More instances answered than by FACE, since there are more paths; no more of all paths."""
     kept = evidence.table
-    page = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / rendering.SHOWN[0]).read_text(encoding="utf-8").split())
     assert "six paths answer more instances than FACE's one, but path for path [no more]" in page
     hard = kept[(kept["experiment"] == "e3") & (kept["label"] == "hard")]
 

@@ -28,7 +28,7 @@ from sklearn.svm import SVC, SVR
 from sklearn.tree import DecisionTreeClassifier
 
 import lapace
-from lapace.classifier import Classifier, threshold
+from lapace.classifier import Classifier, binned, threshold
 from lapace.errors import ClassifierError, InputError
 from lapace.schema import Schema
 from tests.worlds import mixed_table
@@ -330,11 +330,11 @@ def test_what_is_not_a_classifier():
 
 
 @pytest.mark.parametrize("model", [LinearRegression(), make_pipeline(StandardScaler(), SVR())])
-def test_a_regressor_is_refused_even_if_its_predictions_are_whole(model):
+def test_a_regressor_is_referred_to_binned_even_if_its_predictions_are_whole(model):
     model.fit(NUMBERS, np.round(NUMBERS["a"]))
-    with pytest.raises(InputError, match=r"is a regressor\. Hand over a function that"):
+    with pytest.raises(InputError, match=r"is a regressor\. lapace\.classifier\.binned\("):
         Classifier(model, SCHEMA)
-    Classifier(lambda rows: np.where(model.predict(rows) > 0, "high", "low"), SCHEMA)
+    Classifier(binned(model, [0]), SCHEMA)
 
 
 @pytest.mark.parametrize("wrapped", [lambda model: model, lambda model: threshold(model, 0.4)])
@@ -372,7 +372,7 @@ def test_an_exception_of_the_model_is_quoted():
         (lambda n: "yes", r"returned an array of shape \(\) for 240 rows"),
         (lambda n: np.full((n, 2), 0.5), r"shape \(240, 2\) .*probabilities go through"),
         (lambda n: np.zeros((n, 2, 2)), r"shape \(240, 2, 2\)"),
-        (lambda n: np.linspace(0, 1, n), r"as a label.*Make labels of numbers"),
+        (lambda n: np.linspace(0, 1, n), r"as a label.*from_probability\(model, .*binned\("),
         (lambda n: [None] * n, "returned None as a label"),
         (lambda n: [np.nan] * n, "returned nan as a label"),
         (lambda n: pd.Series([1, None] * (n // 2), dtype="Int64"), "as a label; a label has to be"),

@@ -1,15 +1,16 @@
-"""Thresholds, and models with categories of their own."""
+"""Regressors with ranges, thresholds, and models with categories of their own."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier
 
-from lapace import Explainer, InputError, Schema
-from lapace.classifier import Classifier, threshold
+from lapace import ClassifierError, Explainer, InputError, Schema
+from lapace.classifier import Classifier, binned, from_probability, threshold
 from lapace.survival import Survival
 from tests import worlds
 
@@ -31,7 +32,52 @@ def explainer_of(model, table):
     return Explainer(model, n_prototypes=1, recipe=worlds.QUICK, device="cpu").fit(table)
 
 
-# --- thresholds ------------------------------------------------------------------------------
+# --- ranges ----------------------------------------------------------------------------------
+
+
+def test_a_regressor_is_brought_into_the_range_wanted():
+    frame, rent = flats()
+    numbers = frame[["size", "floor"]]
+    regressor = RandomForestRegressor(20, max_depth=6, random_state=0, n_jobs=1).fit(numbers, rent)
+    model = binned(regressor, [450, 800])
+    assert model.classes_ == ("<= 450", "> 450, <= 800", "> 800")
+    explainer = explainer_of(model, numbers)
+    dear = numbers[regressor.predict(numbers) > 800].head(8)
+    found = explainer.explain(dear, target="<= 450").nearest()
+    assert found.ok.any()
+    assert (regressor.predict(found.rows[found.ok]) <= 450).all()
+
+
+def test_an_edge_belongs_to_the_range_below():
+    model = binned(lambda rows: rows[:, 0], [1.0, 2.5], ["low", "mid", "high"])
+    rows = np.array([[0.0], [1.0], [1.0001], [2.5], [9.0]])
+    assert model.predict(rows).tolist() == ["low", "low", "mid", "mid", "high"]
+
+
+@pytest.mark.parametrize(
+    ("edges", "labels", "says"),
+    [
+        ([], (), "one or more rising numbers"),
+        ([2, 1], (), "one or more rising numbers"),
+        ([1, np.nan], (), "an edge is nan"),
+        ([1], ("a",), "1 labels for 2 ranges"),
+        ([1], ("a", "a"), "give each its own"),
+    ],
+)
+def test_ranges_that_are_refused(edges, labels, says):
+    with pytest.raises(InputError, match=says):
+        binned(lambda rows: rows[:, 0], edges, labels)
+
+
+def test_what_a_regressor_may_not_return():
+    with pytest.raises(InputError, match="The regressor is an object of type str"):
+        binned("model", [1])
+    for wrong in (np.array(["a"]), np.array([[1.0, 2.0]]), np.array([np.nan])):
+        with pytest.raises(ClassifierError, match="The regressor returned"):
+            binned(lambda rows, wrong=wrong: wrong, [1]).predict([[0]])
+
+
+# --- probabilities and thresholds ------------------------------------------------------------
 
 
 def scores():
@@ -104,6 +150,17 @@ def test_thresholds_that_are_refused():
     three = LogisticRegression().fit(X, np.arange(300) % 3)
     with pytest.raises(InputError, match="decides between two labels"):
         threshold(three, 0.5)
+
+
+def test_a_probability_makes_a_classifier():
+    model = from_probability(lambda rows: rows[:, 0] / 10, ["safe", "risky"])
+    rows = np.array([[2.0], [5.0], [7.0]])
+    assert model.predict(rows).tolist() == ["safe", "safe", "risky"]
+    assert threshold(model, 0.5).predict(rows).tolist() == ["safe", "risky", "risky"]
+    with pytest.raises(ClassifierError, match="not between 0 and 1"):
+        model.predict(np.array([[20.0]]))
+    with pytest.raises(InputError, match="two that differ"):
+        from_probability(lambda rows: rows, ["safe", "safe"])
 
 
 # --- other libraries -------------------------------------------------------------------------

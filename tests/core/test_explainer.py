@@ -1055,7 +1055,7 @@ def test_a_fit_shows_progress_unless_told_otherwise(monkeypatch):
         ("permitted_range", r'constraints=\["age >= 20"'),
         ("total_CFs", r"\.best\(3\)"),
         ("desired_class", 'target="any-other"'),
-        ("desired_range", "names ranges of predictions"),
+        ("desired_range", "binned"),
         ("constraint", "Did you mean 'constraints'"),
     ],
 )

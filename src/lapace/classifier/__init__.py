@@ -5,11 +5,12 @@ it in the user's own columns and frame type. Its labels become codes into `Class
 output that makes no sense (an exception, the wrong length, an unknown label) raises a
 `ClassifierError` that says what the model returned.
 
-`threshold` makes a classifier that decides by another threshold than 0.5. `Reference` is how a
-saved explainer names its classifier.
+`binned` makes a classifier of a regressor, `from_probability` one of a model that predicts a
+probability, `threshold` one that decides by another threshold than 0.5. `Reference` is how a saved
+explainer names its classifier.
 """
 
-from lapace.classifier.decisions import threshold
+from lapace.classifier.decisions import binned, from_probability, threshold
 from lapace.classifier.outputs import Label
 from lapace.classifier.queries import Classifier, Prediction
 from lapace.classifier.references import Reference
@@ -19,5 +20,7 @@ __all__ = [
     "Label",
     "Prediction",
     "Reference",
+    "binned",
+    "from_probability",
     "threshold",
 ]

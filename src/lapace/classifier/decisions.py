@@ -1,16 +1,126 @@
-"""A classifier that decides by another threshold than 0.5."""
+"""Classifiers made of other models.
+
+`binned` makes one of a regressor, `from_probability` one of a model that predicts the probability
+of one label, `threshold` one with another threshold than 0.5.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from lapace.classifier.outputs import Label, as_array, as_label
-from lapace.errors import InputError, check_number
+from lapace.classifier.outputs import Label, as_array, as_label, predict_method
+from lapace.errors import ClassifierError, InputError, check_number
 
-__all__ = ["ThresholdClassifier", "inner_model", "threshold"]
+__all__ = ["ThresholdClassifier", "binned", "from_probability", "inner_model", "threshold"]
+
+
+@dataclass(frozen=True, eq=False)
+class BinnedRegressor:
+    """A regressor as a classifier: its labels are the ranges its predictions fall into.
+
+    Attributes:
+        regressor: An object with `predict`, or a callable.
+        edges: The upper end of every range but the last.
+        classes_: The labels, lowest range first.
+    """
+
+    regressor: Any
+    edges: tuple[float, ...]
+    classes_: tuple[str, ...]
+
+    def predict(self, rows: Any) -> Any:
+        """Returns the label of the range that each prediction falls into."""
+        returned = as_array(predict_method(self.regressor)(rows))
+        try:
+            numbers = returned.astype(np.float64).reshape(len(returned))
+        except (TypeError, ValueError):
+            numbers = np.array([np.nan])
+        if np.isnan(numbers).any():
+            raise ClassifierError(
+                f"The regressor returned NaN, or an array of shape {returned.shape} and type "
+                f"{returned.dtype}. It has to return one number per row."
+            )
+        return np.array(self.classes_, dtype=object)[np.searchsorted(self.edges, numbers)]
+
+
+def binned(regressor: Any, edges: Sequence[float], labels: Sequence[str] = ()) -> BinnedRegressor:
+    """Returns a regressor as a classifier, for counterfactuals that reach a range of predictions.
+
+    Args:
+        regressor: A fitted object with `predict`, or a callable, that returns a number per row.
+        edges: Where one range ends and the next begins, rising: an edge belongs to the range below.
+        labels: A label for each range, lowest first; by default `<= 200`, `> 200, <= 400`,
+            `> 400`.
+
+    Examples:
+        >>> price = binned(lambda rows: rows.sum(axis=1), [200, 400])
+        >>> price.predict(np.array([[150.0, 50.0], [150.0, 90.0], [300.0, 200.0]])).tolist()
+        ['<= 200', '> 200, <= 400', '> 400']
+    """
+    predict_method(regressor, "The regressor is")
+    numbers = tuple(check_number("an edge", edge) for edge in edges)
+    if not numbers or any(b <= a for a, b in pairwise(numbers)):
+        raise InputError(f"edges are {list(edges)}; they must be one or more rising numbers.")
+    if labels and (len(labels) != len(numbers) + 1 or len(set(labels)) < len(labels)):
+        raise InputError(
+            f"There are {len(labels)} labels for {len(numbers) + 1} ranges; give each its own."
+        )
+    texts = [f"{edge:g}" if abs(edge) < 1e6 else f"{edge:.0f}" for edge in numbers]
+    between = [f"> {low}, <= {high}" for low, high in pairwise(texts)]
+    ranges = (f"<= {texts[0]}", *between, f"> {texts[-1]}")
+    return BinnedRegressor(regressor, numbers, tuple(labels) or ranges)
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityModel:
+    """A model that predicts the probability of one of two labels, as a classifier.
+
+    Attributes:
+        model: An object with `predict`, or a callable.
+        classes_: Both labels; the second is the one whose probability is predicted.
+    """
+
+    model: Any
+    classes_: tuple[Label, ...]
+
+    def predict_proba(self, rows: Any) -> Any:
+        """Returns the probabilities of both labels, (n, 2)."""
+        returned = as_array(predict_method(self.model)(rows)).astype(np.float64)
+        second = returned.reshape(len(returned))
+        if not ((second >= -1e-6) & (second <= 1 + 1e-6)).all():
+            raise ClassifierError(
+                "The model returned numbers that are not between 0 and 1. It has to return the "
+                f"probability of {self.classes_[1]!r}, one per row."
+            )
+        return np.stack([1.0 - second, second], axis=1)
+
+    def predict(self, rows: Any) -> Any:
+        """Returns the second label where its probability is over a half, else the first."""
+        second = self.predict_proba(rows)[:, 1] > 0.5
+        return np.array(self.classes_, dtype=object)[second.astype(np.int64)]
+
+
+def from_probability(model: Any, labels: Sequence[Label]) -> ProbabilityModel:
+    """Returns a model of a probability (statsmodels' results, a sigmoid) as a classifier.
+
+    Args:
+        model: An object with `predict`, or a callable, that returns a number from 0 to 1 per row.
+        labels: Two labels; the number is the probability of the second.
+
+    Examples:
+        >>> risk = from_probability(lambda rows: rows[:, 0] / 10, ["safe", "risky"])
+        >>> risk.predict(np.array([[2.0], [7.0]])).tolist()
+        ['safe', 'risky']
+    """
+    predict_method(model, "The model is")
+    if len(labels) != 2 or labels[0] == labels[1]:
+        raise InputError(f"labels are {list(labels)}; there must be two that differ.")
+    return ProbabilityModel(model, tuple(labels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,5 +185,9 @@ def threshold(classifier: Any, value: float, positive: Any = None) -> ThresholdC
 
 
 def inner_model(model: Any) -> Any:
-    """Returns the model that a `ThresholdClassifier` calls; any other model as it is."""
+    """Returns the model that a classifier of this module calls; any other model as it is."""
+    if isinstance(model, BinnedRegressor):
+        return model.regressor
+    if isinstance(model, ProbabilityModel):
+        return model.model
     return model.classifier if isinstance(model, ThresholdClassifier) else model

@@ -111,8 +111,8 @@ def as_label(value: Any, model: str = "The classifier") -> Label:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     hint = (
-        " Make labels of numbers, such as lambda rows: np.where(model.predict(rows) > 0.5, 'yes', "
-        "'no')."
+        " lapace.classifier.from_probability(model, ['no', 'yes']) makes labels of probabilities, "
+        "lapace.classifier.binned(model, edges) of other numbers."
     )
     raise ClassifierError(
         f"{model} returned {short(repr(value))} as a label; a label has to be text, a whole "

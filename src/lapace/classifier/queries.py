@@ -91,8 +91,8 @@ class Classifier:
         kind = getattr(model, "_estimator_type", None)
         if kind == "regressor" or (isinstance(model, BaseEstimator) and is_regressor(model)):
             raise InputError(
-                f"{type(model).__name__} is a regressor. Hand over a function that returns labels, "
-                "such as lambda rows: np.where(regressor.predict(rows) > 200, 'high', 'low')."
+                f"{type(model).__name__} is a regressor. lapace.classifier.binned(regressor, edges)"
+                " makes a classifier of it, whose labels are ranges of predictions."
             )
 
     @property

@@ -61,7 +61,7 @@ OTHER_WORDS = {  # arguments of DiCE, and what to write here
         'Write target="approved". For "opposite" leave target out with two labels, or write '
         'target="any-other".'
     ),
-    "desired_range": "Hand over a function that names ranges of predictions, and one as target.",
+    "desired_range": "Name the range as the target of lapace.classifier.binned(regressor, edges).",
 }
 REFITS, HELD_OUT_SEED = 5, 1000  # retrained classifiers of the report alone, and their seeds
 DRAWS = 50  # draws of a verified sample before giving up

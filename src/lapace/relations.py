@@ -1,8 +1,8 @@
 """Rules between columns, learned from what every training row satisfies.
 
 Four kinds are learned: a column that follows from others by a sum, a product or a ratio, which
-becomes a derived column; an order of two numbers, `a <= b`; a number that is zero wherever another
-column has some value; and columns of zeros and ones of which exactly one is set.
+becomes a derived column; an order of two numbers, `a <= b` or `a <= b - 16`; a number that is zero
+wherever another column has some value; and columns of zeros and ones of which exactly one is set.
 
 A rule is kept only if every row satisfies it and chance is excluded. The test is a permutation of
 one column: the probability that the rule would hold in every row if the column's values were dealt
@@ -58,7 +58,7 @@ ENOUGH = 50  # rows from which a sum, a ratio or a one-hot group can be too much
 MANY = 200  # rows from which an order or a zero can be
 CHANCE = 1e-3  # probability that one of all orders, or of all zeros, holds by chance, at most
 SCALE = 4.0  # ranges of two columns on the same scale: one is at most so many times the other
-TIED = 20  # rows one step apart, none of them equal, from which an order is strict
+TIED = 20  # rows within one step of the least difference from which an order has an offset
 VARIED = 10  # distinct values of a number that arithmetic can explain
 TERMS = 8  # of a sum, at most
 COLUMNS = 60  # columns of numbers that are looked at
@@ -212,14 +212,18 @@ def warn_of_differences(schema: Schema, cells: Floats) -> None:
 
 
 def find_orders(schema: Schema, cells: Floats) -> list[LearnedRule]:
-    r"""Returns the orders `a <= b` of two numbers that every row shows, transitive ones included.
+    r"""Returns the orders of two numbers that every row shows, transitive ones included.
 
     The columns are not derived, have the same notation and unit, and ranges of the same scale: one
     is at most four times the other. With a sorted downwards and $c_k$ the number of values of b
     from $a_k$ on, the probability that a permutation of b keeps the order in all n rows is
     $\prod_k (c_k - k + 1) / (n - k + 1)$.
 
-    An order is strict where no row has equal values, though twenty are one resolution apart.
+    With k the least difference b - a of all rows, the order is `a <= b - k` where the differences
+    have a *sharp edge*: in at least twenty rows they are k or one resolution more, so that a tail
+    that goes on below k would have shown. Else it is `a <= b`. A k of one resolution is written
+    `a < b`. Only an order that passes the test above gets an offset: any two correlated columns
+    have a least difference.
 
     Args:
         schema: The columns.
@@ -242,13 +246,19 @@ def find_orders(schema: Schema, cells: Floats) -> list[LearnedRule]:
         log_p = float(np.log((above - first) / (len(a) - first)).sum())
         if log_p + np.log(len(pairs)) > np.log(CHANCE):
             continue
-        resolution = max(features[i].resolution, features[j].resolution)
-        near = (apart < 1.5 * resolution).sum() >= TIED
-        relation: Relation = "<" if near and apart.min() > 0.5 * resolution else "<="
-        names = _term(features[i].name), _term(features[j].name)
         support = int((a > b.min()).sum())
-        rules.append(LearnedRule.of(Comparison(names, (relation,)), support))
+        rules.append(LearnedRule.of(_order(features[i], features[j], apart), support))
     return rules
+
+
+def _order(low: Feature, high: Feature, apart: Floats) -> Comparison:
+    """Returns the order of two columns, with an offset where their differences have an edge."""
+    least, resolution = float(apart.min()), min(low.resolution, high.resolution)
+    sharp = (apart < least + 1.5 * resolution).sum() >= TIED
+    strict = sharp and round(least / resolution) == 1
+    offset = float(f"{least:.12g}") if sharp and not strict else 0.0
+    sides = _term(low.name), replace(_term(high.name), constant=-offset)
+    return Comparison(sides, ("<" if strict else "<=",))
 
 
 def _numbers(schema: Schema) -> list[int]:
@@ -263,24 +273,23 @@ def _alike(a: Feature, b: Feature) -> bool:
     return same and max(a.span, b.span) <= SCALE * min(a.span, b.span)
 
 
-def _low_and_high(rule: LearnedRule) -> tuple[str, str]:
-    """Returns the lower and the higher column of an order."""
+def _parts(rule: LearnedRule) -> tuple[tuple[str, ...], tuple[float, int]]:
+    """Returns the lower and the higher column of an order; its offset, and 1 if it is strict."""
     assert isinstance(rule.constraint, Comparison)
-    low, high = rule.constraint.words
-    return low, high
+    high = rule.constraint.sides[1]
+    assert isinstance(high, Linear)
+    return rule.constraint.words, (-high.constant, int(rule.constraint.relations == ("<",)))
 
 
 def _reduced(orders: Sequence[LearnedRule]) -> list[LearnedRule]:
     """Returns orders without those that follow from two others."""
-    strict = {_low_and_high(rule): " < " in rule.text for rule in orders}
+    gaps = dict(map(_parts, orders))
     return [
         rule
-        for rule in orders
-        for low, high in [_low_and_high(rule)]
+        for rule, ((low, high), gap) in zip(orders, gaps.items(), strict=True)
         if not any(
-            (between, high) in strict
-            and strict[low, high] <= (strict[low, between] or strict[between, high])
-            for first, between in strict
+            (between, high) in gaps and gap <= tuple(np.add(part, gaps[between, high]))
+            for (first, between), part in gaps.items()
             if first == low
         )
     ]
@@ -313,7 +322,7 @@ def find_zeros(
     states |= {
         i: len(f.levels) for i, f in enumerate(features) if f.kind != "continuous" and not f.derived
     }
-    tries, ordered = len(numbers) * sum(states.values()), {_low_and_high(rule) for rule in orders}
+    tries, ordered = len(numbers) * sum(states.values()), {_parts(rule)[0] for rule in orders}
     present = known[:, numbers].astype(np.float32)
     used = present * (cells[:, numbers] != 0)  # (n, numbers)
     for column, size in states.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lapace import Explainer, InputError
+from lapace import Explainer, InputError, datasets
 from lapace.constraints import System
 from lapace.relations import LearnedRule, find_relations, learn_rules, warn_of_differences
 from lapace.schema import Schema
@@ -169,6 +169,42 @@ def test_an_order_is_strict_where_equal_values_would_have_been_seen():
     start = rng.integers(0, 300, 400)
     table = pd.DataFrame({"start": start, "end": start + rng.integers(1, 8, 400)})
     assert texts(learned_from(table)[1]) == {"start < end"}
+
+
+def ages(above, count=600):
+    """Ages, and years in a job: the least difference of the two is 18, some are `above` it."""
+    rng = np.random.default_rng(1)
+    years = rng.integers(0, 40, count)
+    return pd.DataFrame({"years": years, "age": years + 18 + above(rng, count)})
+
+
+def test_an_order_has_an_offset_where_the_differences_have_a_sharp_edge():
+    table = ages(lambda rng, count: rng.integers(0, 20, count))
+    assert texts(learned_from(table)[1]) == {"years <= age - 18"}
+    (rule,) = learned_from(table)[1]
+    assert LearnedRule.from_json(rule.to_json()) == rule
+    table.loc[0, "age"] = table.loc[0, "years"] + 17  # one row below: a tail, not an edge
+    assert "years <= age - 18" not in texts(learned_from(table)[1])
+
+
+def test_a_tail_of_differences_is_no_edge():
+    table = ages(lambda rng, count: rng.poisson(12, count))
+    assert texts(learned_from(table)[1]) == {"years <= age"}
+
+
+def test_offsets_of_two_orders_make_a_third_needless():
+    table = ages(lambda rng, count: rng.integers(0, 20, count))
+    extra = np.random.default_rng(2).integers(0, 9, len(table))
+    table["pension"] = table["age"] + 2 + extra
+    assert texts(learned_from(table)[1]) == {"years <= age - 18", "age <= pension - 2"}
+    table["pension"] = table["years"] + 25 + extra  # no longer a matter of the age
+    assert texts(learned_from(table)[1]) == {"years <= age - 18", "years <= pension - 25"}
+
+
+def test_the_tables_that_lapace_makes_show_their_offset():
+    loans = datasets.load("loans")
+    _, rules = learn_rules(loans.schema, loans.schema.cells(loans.train))
+    assert "years_employed <= age - 17" in texts(rules)  # in whole years, from 16 on
 
 
 def test_columns_of_other_units_are_not_compared():

@@ -133,12 +133,12 @@ def test_learned_rules_are_counted_on_rows_held_out(tmp_path, monkeypatch):
     lines = learned_rules.measure(("learned", "tiny"), tmp_path)
     assert [line["any"] for line in lines] == [3, 3]
     assert [[(text, n) for text, _, n in line["rules"]] for line in lines] == [
-        [("low <= high", 3)]
+        [("low <= high - 3", 3)]
     ] * 2
     monkeypatch.setattr(learned_rules, "learned", pytest.fail)
     assert learned_rules.measure(("learned", "tiny"), tmp_path) == lines
     page = learned_rules.page({"tiny": lines}, [])
-    assert "| tiny | 400 | 2 | 1 | 3.00% | `` low <= high `` |" in page
+    assert "| tiny | 400 | 2 | 1 | 3.00% | `` low <= high - 3 `` |" in page
 
 
 def test_the_page_on_ways_is_that_of_the_figures_that_are_kept():

@@ -232,15 +232,12 @@ def test_a_letter_speaks_to_a_person_not_to_an_engineer():
         ("bmi >= original - 3", "bmi may fall by at most 3"),
         ("original - 3 <= bmi <= original", "bmi may fall by at most 3 and may only go down"),
         ("original <= drugs <= original + 1", "drugs may only go up and may rise by at most 1"),
-        ("abs(hba1c - original) <= 1.5", "hba1c may change by at most 1.5 either way"),
-        ("abs(original - hba1c) < 2", "hba1c may change by less than 2 either way"),
         ("x >= original + 2", "x has to rise by at least 2"),
         ("2*x <= 2*original - 8", "x has to fall by at least 4"),
         ('home != "my own"', "home is not my own"),
         ("0.9*original <= price", TOGETHER),
         ("2*rent <= income", TOGETHER),
         ("a - original(b) <= 3", TOGETHER),
-        ("abs(a - b) >= 3", TOGETHER),
         ("if job changes then tenure <= original", TOGETHER),
     ],
 )
@@ -256,7 +253,6 @@ def test_a_constraint_that_has_to_give_way_is_said_in_words():
         "2*rent <= income": "2 × rent is at most income",
         "0.9*original <= price": "price is at least 0.9 × today's price",
         "a - original(b) <= 3": "a − today's b is at most 3",
-        "abs(a - b) >= 3": "the size of a − b is at least 3",
     }.items():
         assert clauses.in_words(parse(text), None, letters.Words()) == words
 

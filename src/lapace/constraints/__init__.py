@@ -31,7 +31,6 @@ from lapace.constraints.contradictions import contradiction, refusal
 from lapace.constraints.files import from_toml, read_file, to_toml
 from lapace.constraints.formulas import BoundConstraint, ComparedRows, feasible, negate
 from lapace.constraints.language import (
-    Absolute,
     Category,
     ChangeLimit,
     Changes,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "Absolute",
     "Category",
     "ChangeLimit",
     "Changes",
@@ -174,8 +172,8 @@ class System:
         """Returns the paper's g, (n,): how far rows are from holding, differentiable in numbers.
 
         Violations of relations are hinges, each over the range its columns span, added up; a
-        disjunction (`if … then`, `abs(…) >=`) counts the least violated alternative. Categories,
-        given as codes, decide which conditions apply. Constraints without a gradient (a nominal
+        disjunction (`if … then`, `!=`) counts the least violated alternative. Categories, given
+        as codes, decide which conditions apply. Constraints without a gradient (a nominal
         category, a limit on changes) are left to the projection and count nothing.
 
         Args:

@@ -217,25 +217,14 @@ class _Binder:
 
     def sums(self, left: Side, relation: Relation, right: Side) -> Formula:
         """Compares numbers on both sides."""
-        if isinstance(right, language.Absolute):
-            if isinstance(left, language.Absolute):
-                self.fail("abs(…) can be on one side of a relation only.")
-            return self.sums(right, MIRROR[relation], left)
         for side in (left, right):
             if isinstance(side, Category):
                 is_column = side.name in self.schema.names
                 hint = f" The column goes in backticks: `{side.name}`." if is_column else ""
                 self.fail(f'the category "{side.name}" is compared with numbers.{hint}')
-        assert not isinstance(left, Category)
+        assert isinstance(left, Linear)
         assert isinstance(right, Linear)
-        if isinstance(left, Linear):
-            return self.relation(left, relation, right)
-        if relation in ("==", "!="):
-            equal = all_of([self.sums(left, "<=", right), self.sums(left, ">=", right)])
-            return equal if relation == "==" else negate(equal)
-        both = (left.inner, left.inner.scaled(-1.0))
-        parts = [self.relation(side, relation, right) for side in both]
-        return all_of(parts) if relation in ("<=", "<") else any_of(parts)
+        return self.relation(left, relation, right)
 
     def relation(self, left: Linear, relation: Relation, right: Linear) -> Formula:
         """Compares one sum with zero; a table where it has one column of categories alone."""

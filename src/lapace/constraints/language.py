@@ -32,7 +32,7 @@ Keyword: TypeAlias = Literal["fixed", "increasing", "decreasing"]
 
 # Words of the language itself: a column of that name is written in backticks.
 KEYWORDS = frozenset(
-    "abs and changes decreasing fixed if in increasing not original then".split()  # noqa: SIM905
+    "and changes decreasing fixed if in increasing not original then".split()  # noqa: SIM905
 )
 NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 # `a <= b` says the same as `b MIRROR[<=] a`.
@@ -144,23 +144,6 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Absolute:
-    """The absolute value of a linear expression: `abs(income - original)`."""
-
-    inner: Linear
-    word: ClassVar[None] = None
-
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        """The terms inside."""
-        return self.inner.terms
-
-    def text(self, *, only: bool) -> str:
-        """Writes the side."""
-        return f"abs({self.inner.text(only=only)})"
-
-
-@dataclass(frozen=True)
 class Category:
     """A category in quotes: never a column."""
 
@@ -173,7 +156,7 @@ class Category:
         return _quoted(self.name)
 
 
-Side: TypeAlias = Linear | Absolute | Category
+Side: TypeAlias = Linear | Category
 
 
 # ------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from typing import NamedTuple, NoReturn, TypeVar, cast, get_args
 
 from lapace.constraints import language
 from lapace.constraints.language import (
-    Absolute,
     Category,
     Comparison,
     Constraint,
@@ -60,6 +59,7 @@ HABITS = {
     r"=(>|<)": "'={0}' is no relation. Write '{0}='.",
     r"(?:[<>=]\s*|^)[0-9]+,[0-9]{1,2}(?![0-9])": "Numbers have a point before decimals: 1234.56.",
     r"(\w+)\s+between\s+(\S+)\s+and\s+(\S+)": "'between' is written {1} <= {0} <= {2}.",
+    r"\babs\s*\(([^()]*)\)": "'abs({0}) <= 3' is written -3 <= {0} <= 3.",
     r"\bin\s*[\[(]([^\])]*)[\])]": "Values go in braces: in {{{0}}}.",
 }
 QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|#.*")
@@ -81,8 +81,8 @@ def parse(text: str) -> Constraint:
     """Reads one constraint; a comment after `#` becomes its note.
 
     Examples:
-        >>> print(parse("abs(income - original) <= 0.2*original   # not overnight"))
-        abs(income - original) <= 0.2*original
+        >>> print(parse("income <= 1.2*original   # not overnight"))
+        income <= 1.2*original
         >>> parse("income >> 3")
         Traceback (most recent call last):
         lapace.errors.InputError: Cannot read the constraint 'income >> 3' at character 9: ...
@@ -329,9 +329,6 @@ class _Parser:
     def side(self) -> language.Side:
         if self.token.kind == "text":
             return Category(self.take())
-        if self.is_next("abs") and self.following.text == "(":
-            self.take()
-            return Absolute(self.brackets())
         return self.sum()
 
     def brackets(self) -> Linear:
@@ -380,10 +377,10 @@ class _Parser:
                 name = self.name()
                 self.expect(")")
             return Linear((Term(1.0, name, original=True),))
-        if self.token.kind == "text" or (self.is_next("abs") and self.following.text == "("):
-            self.fail("abs(…) or a category in quotes must be a whole side of a relation")
+        if self.token.kind == "text":
+            self.fail("a category in quotes must be a whole side of a relation")
         word = self.token.kind == "word"
-        usable = word and (not self.at_keyword or self.is_next(*SHORTHANDS, "abs"))
+        usable = word and (not self.at_keyword or self.is_next(*SHORTHANDS))
         if not usable and self.token.kind != "column":
             self.wanted("a column, a number or 'original'")
         return Linear((Term(1.0, self.take()),))
@@ -392,8 +389,6 @@ class _Parser:
 def _resolved(side: language.Side, name: str) -> language.Side:
     if isinstance(side, Category):
         return side
-    if isinstance(side, Absolute):
-        return Absolute(cast(Linear, _resolved(side.inner, name)))
     terms = (replace(t, feature=name) if t.feature == BARE_ORIGINAL else t for t in side.terms)
     # Adding nothing joins `original` and `original(age)`, which are now one term.
     return Linear(tuple(terms), side.constant) + Linear()

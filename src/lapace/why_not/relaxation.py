@@ -9,7 +9,6 @@ import numpy as np
 
 from lapace.arrays import Floats
 from lapace.constraints import (
-    Absolute,
     ChangeLimit,
     Comparison,
     Constraint,
@@ -148,8 +147,8 @@ def _wider(comparison: Comparison, by: float) -> Comparison | None:
     sides, relations = comparison.sides, comparison.relations
     first, *others = sides
     if relations == ("==",) and isinstance(first, Linear) and isinstance(others[0], Linear):
-        apart = Absolute(first + others[0].scaled(-1.0))
-        return Comparison((apart, Linear((), by)), ("<=",))
+        low, high = (others[0] + Linear((), moved) for moved in (-by, by))
+        return Comparison((low, first, high), ("<=", "<="))
     directions = {relation[0] for relation in relations}
     if directions not in ({"<"}, {">"}) or len(relations) > 2:
         return None

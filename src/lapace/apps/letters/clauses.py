@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from lapace.apps.letters.words import Words
 from lapace.constraints import (
-    Absolute,
     Category,
     ChangeLimit,
     Changes,
@@ -73,12 +72,12 @@ def limits(
 
     Examples:
         >>> from lapace.constraints import parse_all
-        >>> rules = ["bmi <= original", "bmi >= original - 3", "abs(sugar - original) <= 1.5",
+        >>> rules = ["bmi <= original", "bmi >= original - 3", "sugar <= original + 1.5",
         ...          "fixed age", "2*rent <= income", "if job changes then tenure == 0"]
         >>> for sentence in limits(parse_all(rules), None, Words()):
         ...     print(sentence)
         bmi may only go down and may fall by at most 3
-        sugar may change by at most 1.5 either way
+        sugar may rise by at most 1.5
         values that depend on each other still fit together
     """
     said: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
@@ -132,8 +131,6 @@ def _side_words(side: Side, words: Words) -> str:
     """Says a side of a comparison of several columns: `84*rent - 5` as "84 × rent − 5"."""
     if isinstance(side, Category):
         return side.name
-    if isinstance(side, Absolute):
-        return f"the size of {_side_words(side.inner, words)}"
     text = ""
     for term in side.terms:
         name = ("today's " if term.original else "") + words.column(term.feature)
@@ -169,10 +166,8 @@ def _compared(
     left: Side, relation: Relation, right: Side, schema: Schema | None
 ) -> tuple[str, str] | None:
     """Returns a column and what a comparison says of it; None where it is about more than one."""
-    if isinstance(right, Absolute) or (isinstance(left, Linear) and not left.terms):
+    if isinstance(left, Linear) and not left.terms:
         left, relation, right = right, MIRROR[relation], left
-    if isinstance(left, Absolute):
-        return _within(left, relation, right, schema)
     if not isinstance(left, Linear):
         return None
     level = right.name if isinstance(right, Category) else right.word
@@ -187,20 +182,6 @@ def _compared(
 def _is_level(word: str, schema: Schema | None) -> bool:
     """Whether a bare word is a category and not a column."""
     return schema is not None and word not in schema.names
-
-
-def _within(
-    left: Absolute, relation: Relation, right: Side, schema: Schema | None
-) -> tuple[str, str] | None:
-    """Says `abs(x - original) <= 3`."""
-    names = {term.feature for term in left.terms}
-    plain = sorted((abs(t.coefficient), t.original) for t in left.terms) == [(1, False), (1, True)]
-    number = right.constant if isinstance(right, Linear) and not right.terms else None
-    if not (plain and len(names) == 1 and number is not None and relation[0] == "<"):
-        return None
-    name = names.pop()
-    by = f"{BOUNDS[relation]} {_amount(name, number, schema)}"
-    return name, f"may change by {by} either way"
 
 
 def _bounded(apart: Linear, relation: Relation, schema: Schema | None) -> tuple[str, str] | None:

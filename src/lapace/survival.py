@@ -24,20 +24,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import beta
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
 
 from lapace.arrays import Bools, Floats, Ints, batches
 from lapace.classifier import Classifier, Label
 from lapace.classifier.outputs import log_odds
 from lapace.errors import ClassifierError, LapaceError
 from lapace.schema import Schema
+
+if TYPE_CHECKING:  # scikit-learn is slow to load, and only `fit` needs these
+    from sklearn.ensemble import RandomForestClassifier
 
 __all__ = ["Calibration", "Forest", "Retrain", "Survival", "retrained_classifiers"]
 
@@ -161,6 +162,8 @@ class Survival:
                 has none.
             random_state: Seed of everything random.
         """
+        from sklearn.ensemble import RandomForestClassifier
+
         sample = _sample(codes, np.random.default_rng(random_state))
         cells, codes = cells[sample], codes[sample]
         model = RandomForestClassifier(
@@ -201,8 +204,9 @@ class Survival:
         """Returns the parameters of each row's beta distribution, given `estimate`'s arguments."""
         kept, lost = shipped(True)(self.scaled(codes, odds)[:, None])
         bare = np.isnan(kept)
-        by_forest = self.forest_odds(schema, cells[bare], codes[bare])
-        kept[bare], lost[bare] = shipped(False)(by_forest[:, None])
+        if bare.any():
+            by_forest = self.forest_odds(schema, cells[bare], codes[bare])
+            kept[bare], lost[bare] = shipped(False)(by_forest[:, None])
         wanted = np.array(self.labels, dtype=object)[codes]
         for classifier in self.retrained:
             label = np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
@@ -305,6 +309,8 @@ def _decision(probability: Floats, codes: Ints, label: int) -> float:
 
 def _slope(odds: Floats, agrees: Bools) -> float:
     """Returns the slope of a logistic curve through the origin, from log-odds to agreement."""
+    from sklearn.linear_model import LogisticRegression
+
     odds = np.maximum(odds, 0.0)
     middle = max(float(np.median(odds)), LEAST)
     x = np.append(odds, [middle, middle])  # one row of each kind more: all rows may agree

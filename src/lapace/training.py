@@ -11,19 +11,19 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.model import LGMVAE, Gaussian, Mixture, Shape, Terms, few_threads
 from lapace.progress import Progress
+
+if TYPE_CHECKING:  # scikit-learn's parts are slow to load, and only a fit needs them
+    from sklearn.mixture import GaussianMixture
 
 __all__ = ["DEFAULT", "IMAGES", "PAPER", "History", "Recipe", "densities", "fit", "partition"]
 
@@ -293,6 +293,8 @@ def _even_k_means(x: Floats, count: int, random_state: int) -> Ints:
 
     The cost of a row is how much farther it is from the new centre than from its present one.
     """
+    from sklearn.cluster import KMeans
+
     rng = np.random.default_rng(random_state)
     part = x if len(x) <= SAMPLE else x[rng.choice(len(x), SAMPLE, replace=False)]
     centres = KMeans(count, n_init=3, random_state=random_state).fit(part).cluster_centers_
@@ -432,6 +434,9 @@ def _mixture(parts: Sequence[tuple[float, GaussianMixture]]) -> Mixture:
 
 def _gaussians(z: Floats, rows: int, variance: float, random_state: int) -> GaussianMixture:
     """Fits a mixture of one Gaussian per so many rows, with something added to the variances."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
     count = int(np.clip(len(z) // rows, 1, GAUSSIANS))
     mixture = GaussianMixture(
         count, reg_covar=variance, tol=1e-2, max_iter=60, random_state=random_state

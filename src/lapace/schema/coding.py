@@ -60,7 +60,7 @@ class Coding:
     def encode(self, cells: Floats) -> Floats:
         """Returns the matrix that the network sees; see `Schema.encode`."""
         encoded = np.zeros((len(cells), self.width))  # (n, width)
-        scores = self._mapped(Knots.scores, cells[:, self.numeric])
+        scores = self._scores(cells[:, self.numeric])
         encoded[:, : len(self.numeric)] = np.where(self.unplaced(cells), 0.0, scores)
         for states, (_, start, width) in zip(self.states(cells).T, self.blocks, strict=True):
             # A single place says that the second of two states holds.
@@ -111,6 +111,18 @@ class Coding:
         """Returns how fast the numeric columns' values rise with their scores."""
         return self._mapped(Knots.slopes, scores)
 
+    def _scores(self, numbers: Floats) -> Floats:
+        """Returns the scores of the numeric columns, (n, numeric); all but a search at once."""
+        if not len(self.numeric):
+            return numbers
+        knots, first, last = self._all_knots
+        numbers = np.clip(numbers, knots.values[first], knots.values[last])
+        left = np.empty(numbers.shape, dtype=np.int64)
+        for own, places in self._rank_maps:
+            left[:, places] = own.values.searchsorted(numbers[:, places], side="right") - 1
+        left += first
+        return knots.between(numbers, left, np.minimum(left + 1, last))
+
     def _mapped(self, method: Callable[[Knots, Floats], Floats], numbers: Floats) -> Floats:
         """Applies the rank map of each numeric column: (n, numeric)."""
         mapped = np.empty(numbers.shape)
@@ -131,6 +143,17 @@ class Coding:
             maps.setdefault(key, (knots, []))[1].append(place)
         # A plain position is faster than a list of one.
         return [(knots, p[0] if len(p) == 1 else np.array(p)) for knots, p in maps.values()]
+
+    @cached_property
+    def _all_knots(self) -> tuple[Knots, Ints, Ints]:
+        """Returns all rank maps in a row, and where that of each numeric column begins and ends."""
+        sizes = [len(knots.values) for knots, _ in self._rank_maps]
+        ends = np.cumsum([0, *sizes])
+        first, last = np.zeros((2, len(self.numeric)), dtype=np.int64)
+        for k, (_, places) in enumerate(self._rank_maps):
+            first[places], last[places] = ends[k], ends[k + 1] - 1
+        parts = zip(*(knots for knots, _ in self._rank_maps), strict=True)
+        return Knots(*(np.concatenate(part) for part in parts)), first, last
 
     def unseen(self, cells: Floats) -> Bools:
         """Returns whether each cell holds a level unseen in training: kept, never proposed."""

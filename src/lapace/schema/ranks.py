@@ -59,12 +59,21 @@ class Knots(NamedTuple):
     def scores(self, values: Floats) -> Floats:
         """Returns the scores of values; beyond the training range the score of its end."""
         clipped = np.clip(values, self.values[0], self.values[-1])
-        left = np.searchsorted(self.values, clipped, side="right") - 1
-        right = np.minimum(left + 1, len(self.values) - 1)
+        left = self.values.searchsorted(clipped, side="right") - 1
+        return self.between(clipped, left, np.minimum(left + 1, len(self.values) - 1))
+
+    def between(self, values: Floats, left: Ints, right: Ints) -> Floats:
+        """Returns the scores of values that lie at one knot or before the next.
+
+        Args:
+            values: Within the range of the knots.
+            left: The last knot up to each value.
+            right: The knot after it, or the same where it is the last.
+        """
         gap = np.where(right > left, self.values[right] - self.values[left], 1.0)
-        share = (clipped - self.values[left]) / gap
+        share = (values - self.values[left]) / gap
         between = self.high[left] + share * (self.low[right] - self.high[left])
-        return np.where(clipped == self.values[left], self.mid[left], between)
+        return np.where(values == self.values[left], self.mid[left], between)
 
     def units(self, scores: Floats) -> Floats:
         """Returns the values of scores: the piecewise-linear inverse, flat over a spike."""

@@ -141,7 +141,12 @@ class Template:
         library = importlib.import_module(kind)
         if kind != "pandas":
             return library.table(made) if kind == "pyarrow" else library.DataFrame(made)
-        frame = library.DataFrame(made, copy=False)
+        numbers = all(isinstance(v, np.ndarray) and v.dtype == np.float64 for v in made.values())
+        if made and numbers:
+            # One block of numbers: a frame of many columns is slow to make and to read.
+            frame = library.DataFrame(np.stack(list(made.values())).T, columns=list(made))
+        else:
+            frame = library.DataFrame(made, copy=False)
         if ids is not None:
             frame.index = library.Index(list(ids), tupleize_cols=len(self.index) > 1)
             frame.index.names = list(self.index) or ["id"]

@@ -185,9 +185,9 @@ def batch(chosen: argparse.Namespace) -> str:
         base = in_a_loop(explainer, rows.head(chosen.rows), REQUEST.search, GROUP, chosen.seconds)
         lines, written = [("`explain` in a loop", f"{base:.2f}", "1.00")], []
         for k, (how, engine) in enumerate((
-            ("`batch`, no Ray", Engine(ray=False)),
-            ("`batch`, Ray, 1 worker", Engine(workers=1, ray=True)),
-            ("`batch`, Ray, 2 workers", Engine(workers=2, ray=True)),
+            ("`batch`, no Ray", Engine(workers=1)),
+            ("`batch`, Ray, 1 worker", Engine(workers=1, address="local")),
+            ("`batch`, Ray, 2 workers", Engine(workers=2)),
         )):  # fmt: skip
             out = folder / f"out{k}"
             found = run(folder / "loans.lapace", source, out, REQUEST, engine=engine)
@@ -211,7 +211,7 @@ def many(chosen: argparse.Namespace) -> str:
         rows = datasets.load("loans", rows=FILE).train
         rows = rows[np.asarray(explainer.classifier.predict(rows)) == REQUEST.target]
         source = write_rows(folder / "in", rows, chosen.rows, LARGE_GROUP)
-        engine = Engine(workers=2, ray=True)
+        engine = Engine(workers=2)
         found = run(folder / "loans.lapace", source, folder / "out", REQUEST, engine=engine)
     return (
         f"{found.rows:,} rows that have the target already, which need no search, in row groups of "

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from lapace import ClassifierError, Explainer, Search, cohorts
+from lapace import ClassifierError, Explainer, Search
 from lapace.apps.batch import Engine, Request, run
 from lapace.apps.batch.files import Place, find_inputs
 from lapace.apps.cli.commands import app
@@ -29,7 +29,7 @@ from lapace.files import temporary_path, write_whole
 from tests import worlds
 
 ROOT = Path(__file__).resolve().parents[2]
-LOOP = Engine(ray=False)
+LOOP = Engine(workers=1)
 NEAREST = Search(picks=("nearest",))
 ASKED = Request(target="cheap", search=Search(picks=("nearest", "best")))
 CLASSIFIER = "tests.worlds:postage"
@@ -282,7 +282,6 @@ def test_files_may_be_added(model, letters, tmp_path, undisturbed):
         ({"constraints": ("wieght <= 3",)}, "weight"),
         ({"keep": ("regoin",)}, "Did you mean 'region'"),
         ({"id_column": "weight"}, "is a feature"),
-        ({"by": "colour"}, "is in no file"),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_is_written(
@@ -296,9 +295,14 @@ def test_a_wrong_request_is_refused_before_anything_is_written(
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(InputError, match="No pick is asked for"):
         Request(search=Search(picks=()))
-    for asked in ({"workers": 2}, {"address": "auto"}, {"gpus": 1}):
-        with pytest.raises(InputError, match="need Ray"):
-            Engine(**asked, ray=False).check()
+
+
+@pytest.mark.parametrize("asked", [{"workers": 2}, {"address": "auto"}, {"gpus": 1}])
+def test_what_needs_ray_says_what_to_install(asked, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    with pytest.raises(ImportError, match="needs ray: pip install"):
+        Engine(**asked).check()
+    Engine(workers=1).check()
 
 
 # --- stopped and resumed ---------------------------------------------------------------------
@@ -373,7 +377,7 @@ def wait_for(found, process, seconds=240):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGHUP, 129)])
 def test_a_killed_loop_resumes_to_the_same_bytes(number, code, model, letters, tmp_path):
     out = tmp_path / "out"
-    killed = start(*command(model, letters, out, "--no-ray"))
+    killed = start(*command(model, letters, out, "--workers", "1"))
     wait_for(lambda: list(out.glob("letters*.parquet")), killed)
     killed.send_signal(number)
     _, said = killed.communicate()
@@ -383,18 +387,18 @@ def test_a_killed_loop_resumes_to_the_same_bytes(number, code, model, letters, t
     made = {p.name for p in out.glob("letters*.parquet")}
     assert len(made) < 6
     temporary_path(out / min(made)).write_bytes(b"PAR1")  # of a writer killed in a write
-    resumed = lapace("batch", *command(model, letters, out, "--no-ray", "--format", "json"))
+    resumed = lapace("batch", *command(model, letters, out, "--workers", "1", "--format", "json"))
     assert resumed.exit_code == 0, resumed.stderr
     assert json.loads(resumed.stdout)["skipped_parts"] == len(made)
-    whole = lapace("batch", *command(model, letters, tmp_path / "whole", "--no-ray"))
+    whole = lapace("batch", *command(model, letters, tmp_path / "whole", "--workers", "1"))
     assert whole.exit_code == 0, whole.stderr
     assert content(out) == content(tmp_path / "whole")
 
 
-def test_a_classifier_that_fails_is_retried_and_then_stops_the_run(
+def test_a_classifier_that_fails_stops_the_run_which_then_resumes(
     model, letters, tmp_path, monkeypatch, undisturbed
 ):
-    failures = []
+    failures = ["gone"]
 
     def failing(request, explainer, table):
         if len(table) and failures:
@@ -403,11 +407,7 @@ def test_a_classifier_that_fails_is_retried_and_then_stops_the_run(
 
     explain = Request.explain
     monkeypatch.setattr(Request, "explain", failing)
-    failures += ["gone"] * 3
-    assert explained(model, letters, tmp_path / "late", pause=0.001).complete
-    assert content(tmp_path / "late") == undisturbed()
-    failures += ["gone"] * 2
-    summary = explained(model, letters, tmp_path / "out", retries=1, pause=0.001)
+    summary = explained(model, letters, tmp_path / "out")
     assert (summary.complete, summary.stopped, summary.rows) == (False, "gone", 0)
     assert explained(model, letters, tmp_path / "out").complete
     assert content(tmp_path / "out") == undisturbed()
@@ -416,15 +416,20 @@ def test_a_classifier_that_fails_is_retried_and_then_stops_the_run(
 # --- figures ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("by", "groups"), [("stamp", 3), ("weight", 4), ("region", 2)])
-def test_streamed_counts_are_those_of_the_cohort(model, letters, tmp_path, by, groups):
-    request = Request(target="cheap", search=NEAREST, by=by)
+def test_counts_of_parts_add_up_to_those_of_the_explanation(model, letters, tmp_path):
+    request = Request(target="cheap", search=NEAREST, constraints=["fixed weight", "fixed speed"])
     summary = explained(model, letters, tmp_path / "out", request)
-    explanation = worlds.post().explainer.explain(frame(), target="cheap", search=NEAREST)
-    whole = cohorts.cohort(explanation, by=frame()[by] if by == "region" else by)
-    assert summary.cohort.to_json() == whole.to_json()
-    assert len(summary.cohort.groups) == groups
-    assert summary.lasting()["cohort"]["by"] == by
+    explanation = worlds.post().explainer.explain(
+        frame(), target="cheap", search=NEAREST, constraints=request.constraints
+    )
+    assert summary.status == Counter(explanation.status)
+    reasons = Counter(
+        (status, reason)
+        for status, reason in zip(explanation.status, explanation.reason, strict=True)
+        if status not in ("answered", "already_target")
+    )
+    assert reasons
+    assert {line[:2]: line[2] for line in summary.reasons()} == reasons
 
 
 # --- the command -----------------------------------------------------------------------------
@@ -436,7 +441,7 @@ def lapace(*words):
 
 def test_the_command_sums_up_as_text_and_as_json(model, letters, tmp_path):
     out = tmp_path / "out"
-    words = ("batch", *command(model, letters, out, "--no-ray", "--by", "stamp"))
+    words = ("batch", *command(model, letters, out, "--workers", "1", "--keep", "region"))
     first = lapace(*words)
     assert first.exit_code == 0, first.stderr
     assert "Ray is not used: parts are made one after another." in first.stderr
@@ -444,17 +449,15 @@ def test_the_command_sums_up_as_text_and_as_json(model, letters, tmp_path):
         r"Explanation of 36 instances: \d+ answered, \d+ already target, in 6 parts", first.stdout
     )
     assert "36 explained now in" in first.stdout
-    assert "instances without the target label have an answer" in first.stdout
     again = lapace(*words, "--format", "json")
     data = json.loads(again.stdout)
     assert (data["rows"], data["skipped_parts"], data["complete"]) == (36, 6, True)
-    assert data["cohort"]["by"] == "stamp"
     assert sum(data["status"].values()) == 36
     (letters / "broken.parquet").write_bytes(b"PAR1")
     bad = lapace(*words)
     assert bad.exit_code == 1
     assert "broken.parquet' could not be read. It is no Parquet file" in bad.stderr
-    other = lapace("batch", *command(model, letters, out, "--no-ray"))
+    other = lapace("batch", *command(model, letters, out, "--workers", "1"))
     assert other.exit_code == 2
     assert "was begun with other settings" in other.stderr
 

@@ -55,7 +55,7 @@ def alone(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         out = folder / "alone"
-        assert lapace("batch", *words(folder, out, "--no-ray")).exit_code == 0
+        assert lapace("batch", *words(folder, out, "--workers", "1")).exit_code == 0
     return content(out)
 
 
@@ -191,7 +191,7 @@ def test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray(
     assert len(parts(out)) < 6
     slow.unlink()
     monkeypatch.syspath_prepend(folder)
-    resumed = lapace("batch", *words(folder, out, "--no-ray"))
+    resumed = lapace("batch", *words(folder, out, "--workers", "1"))
     assert resumed.exit_code == 0, resumed.stderr
     assert "parts were there already" in resumed.stdout
     assert content(out) == alone
@@ -220,10 +220,10 @@ def test_a_ray_that_cannot_start_says_how_to_do_without(lacking, folder, tmp_pat
     else:
         unreachable = OSError(101, "Network is unreachable")
         monkeypatch.setattr("socket.create_connection", Mock(side_effect=unreachable))
-    found = lapace("batch", *words(folder, tmp_path / "out", "--ray"))
+    found = lapace("batch", *words(folder, tmp_path / "out", "--workers", "2"))
     assert found.exit_code == 2
     assert found.stderr.startswith("lapace: Ray could not be started or reached ([Errno ")
-    assert found.stderr.endswith("Without it (--no-ray) parts are made one after another.\n")
+    assert found.stderr.endswith("Without it (--workers 1) parts are made one after another.\n")
 
 
 def test_a_small_job_is_done_here_unless_ray_is_asked_for(monkeypatch):
@@ -231,7 +231,7 @@ def test_a_small_job_is_done_here_unless_ray_is_asked_for(monkeypatch):
     small, large = [Mock(rows=999)] * 2, [Mock(rows=1000)] * 2
     assert list(map_parts(Engine(), lambda _: "here", small)) == ["here", "here"]
     assert list(map_parts(Engine(), lambda _: "here", large)) == ["on Ray"]
-    for asked in ({"workers": 1}, {"gpus": 1}, {"address": "auto"}, {"ray": True}):
+    for asked in ({"workers": 2}, {"gpus": 1}, {"address": "auto"}):
         assert list(map_parts(Engine(**asked), lambda _: "here", small)) == ["on Ray"]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from html import escape
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -24,10 +23,6 @@ def printed(compared):
     lines = str(compared).splitlines()
     assert max(map(len, lines)) <= 100
     return " ".join(line.strip() for line in lines)
-
-
-def rounded(values):
-    return [float(f"{value:.3g}") for value in values]
 
 
 def answers(found):
@@ -52,7 +47,7 @@ def test_groups_are_counted_as_a_loop_counts_them():
         if not len(mine):
             assert np.isnan(line["cost"])
             continue
-        assert line["cost"] == pytest.approx(mine.distance.mean(), rel=5e-3)
+        assert line["cost"] == pytest.approx(mine.distance.mean())
         assert len(mine) < 5 or 0 <= line["cost_low"] <= line["cost"] <= line["cost_high"]
         assert line["changes"] == pytest.approx(mine.changed.mean())
         before, after = mine.instances[mine.instance], mine.cells
@@ -67,24 +62,10 @@ def test_groups_are_counted_as_a_loop_counts_them():
                 assert (line["up"], line["down"]) == ((apart > 0).sum(), (apart < 0).sum())
                 present = apart[~np.isnan(apart)]
                 assert line["median_change"] == pytest.approx(
-                    np.median(present) if len(present) else np.nan, rel=5e-3, nan_ok=True
+                    np.median(present) if len(present) else np.nan, nan_ok=True
                 )
     stuck = [i for i in found if i.status in ("none_found", "infeasible")]
     assert compared.unanswered["instances"].sum() == len(stuck)
-
-
-def test_parts_add_up_to_the_whole_in_any_order_and_through_json():
-    found = whole(constraints=["changes <= 2"])
-    together = cohorts.cohort(found, by="home")
-    for order in ([0, 1, 2], [2, 0, 1]):
-        parts = [found[list(range(first, 40, 3))] for first in order]
-        total = cohorts.Cohort(found.schema, "home")
-        for part in parts:
-            counted = json.loads(json.dumps(cohorts.cohort(part, by="home").to_json()))
-            total.merge(cohorts.Cohort.from_json(counted, found.schema, "home"))
-        assert total.to_json() == together.to_json()
-        assert total.names == together.names
-        assert str(total) == str(together)
 
 
 def test_a_difference_between_groups_is_found_and_none_where_there_is_none():
@@ -93,7 +74,7 @@ def test_a_difference_between_groups_is_found_and_none_where_there_is_none():
     cost[rows.instance] = rows.distance
     far = cost > np.median(rows.distance)
     apart = cohorts.cohort(found, by=np.where(far, "far", "near"))
-    costs = [rounded(rows.distance[far[rows.instance] == side]) for side in (True, False)]
+    costs = [rows.distance[far[rows.instance] == side] for side in (True, False)]
     assert apart.p_cost == pytest.approx(stats.kruskal(*costs).pvalue)
     assert apart.p_cost < 1e-3
     assert "differs by group more than chance" in printed(apart)
@@ -106,20 +87,10 @@ def test_numbers_are_cut_at_quartiles_of_the_training_rows():
     compared = cohorts.cohort(whole(), by="age")
     assert len(compared.names) == 4
     assert compared.names[0].startswith("up to ")
-    assert min(group.size for group in compared.groups.values()) >= 3
+    assert min(Counter(compared.groups).values()) >= 3
     one = cohorts.cohort(whole())
     assert one.names == ("all",)
     assert np.isnan(one.p_cost)
-
-
-def test_many_groups_are_shown_as_the_largest_and_the_others():
-    compared = cohorts.cohort(whole(), by=[*range(30), *[None] * 10])
-    assert len(compared.groups) == 31
-    assert "missing" in compared.shown_groups
-    assert list(compared.shown_groups)[-1] == "11 others"
-    assert sum(compared.cost_lines()["instances"]) == compared.total.instances
-    for name in re.findall("“(.+?)”", printed(compared)):
-        assert name in compared.shown_groups
 
 
 def test_groups_with_the_same_figure_are_named_together():
@@ -139,65 +110,30 @@ def test_groups_that_are_refused():
         cohorts.cohort(found, by=["a", "b", "c"])
 
 
-def test_those_without_an_answer_get_a_reason_and_a_next_step(tmp_path):
+def test_those_without_an_answer_get_a_reason_and_a_next_step():
     assert "lapace why-not" not in printed(cohorts.cohort(whole(), by="home"))
     stuck = cohorts.cohort(whole(constraints=["changes <= 0"]), by="home")
-    assert stuck.total.answered == 0
+    assert stuck.costs["answered"].sum() == 0
     assert stuck.features.empty
-    page = stuck.to_html(tmp_path / "cohort.html")
-    assert (tmp_path / "cohort.html").read_text(encoding="utf-8") == page
-    for text in (printed(stuck), page):
-        assert "cannot be tested" in text
-        assert "lapace why-not" in text
-    assert escape(stuck.unanswered["reason"][0]) in page
+    assert "cannot be tested" in printed(stuck)
+    assert "lapace why-not" in printed(stuck)
 
 
-def table_of(page, title):
-    """The cells of a table of the page, by its first two columns where both name a line."""
-    head, *lines = re.search(rf"<h2>{title}.*?</table>", page)[0].split("<tr>")[1:]
-    names = re.findall("<th>(.*?)</th>", head)
-    cells = (re.findall("<td>(.*?)</td>", line) for line in lines)
-    return [dict(zip(names, line, strict=True)) for line in cells]
-
-
-def test_a_page_begins_with_a_chart_and_names_the_groups():
-    compared = cohorts.cohort(whole(constraints=["changes <= 1", "fixed income"]), by="home")
-    page = compared.to_html()
-    places = [page.index(part) for part in ("<svg", "<p>", "<h2>Who has", "<h2>What changes")]
-    assert places == sorted(places)
-    chart = page[: page.index("</svg>")]
-    for name in compared.names:
-        assert f"<!-- {escape(name)} -->" in chart
-    assert "src=" not in page
-    titles = ("Who has an answer", "What changes", "Without an answer")
-    for lines in (table_of(page, title) for title in titles):
-        assert {line["home"] for line in lines} - {"all groups"} <= set(compared.names)
-        assert lines
-    alone = cohorts.cohort(whole()).to_html()
-    assert "all groups" not in alone
-    assert "<h1>What has to change</h1>" in alone
-
-
-def test_figures_in_sentences_are_those_of_the_tables_and_of_the_chart():
+def test_figures_in_sentences_are_those_of_the_tables():
     found = whole()
     rows, cost = answers(found), np.zeros(40)
     cost[rows.instance] = rows.distance
     compared = cohorts.cohort(found, by=np.where(cost > np.median(rows.distance), "dear", "cheap"))
-    page, text = compared.to_html(), printed(compared)
-    costs = {line["group"]: line for line in table_of(page, "Who has an answer")}
-    every = costs["all groups"]
-    figure = r"([\d.]+%?)"
-    said = re.search(rf"(\d+) of (\d+) instances .* costs {figure} and changes {figure} f", text)
-    assert said.groups() == (
-        every["answered"], every["instances"], every["cost"].split()[0], every["changes"],
-    )  # fmt: skip
-    cheap, dear = re.search(
-        rf"lowest for “cheap” \({figure}\), highest for “dear” \({figure}", text
-    ).groups()
-    assert (cheap, dear) == tuple(costs[name]["cost"].split()[0] for name in ("cheap", "dear"))
-    changed = table_of(page, "What changes")
-    often = re.findall(rf"(\w+) \({figure}\)", re.search("most often change .*?\\.", text)[0])
-    shares = {line["feature"]: line["share"] for line in changed if line["group"] == "all groups"}
-    assert often == list(shares.items())[:3]
-    for line in (line for line in changed if line["group"] != "all groups"):
-        assert f"<!-- {line['share']} -->" in page, "a cell of the chart"
+    text, costs = printed(compared), compared.costs.set_index("group")
+    answered = costs["answered"]
+    mean = (costs["cost"] * answered).sum() / answered.sum()
+    changes = (costs["changes"] * answered).sum() / answered.sum()
+    assert text.startswith(
+        f"{answered.sum()} of {costs['instances'].sum()} instances without the target label have "
+        f"an answer; it costs {mean:.2f} and changes {changes:.1f} features on average."
+    )
+    cheap, dear = costs["cost"]
+    assert f"lowest for “cheap” ({cheap:.2f}), highest for “dear” ({dear:.2f})" in text
+    changed = compared.features.groupby("feature", sort=False)["changed"].sum() / answered.sum()
+    often = re.findall(r"(\w+) \((\d+%)\)", re.search("most often change .*?\\.", text)[0])
+    assert often == [(name, f"{share:.0%}") for name, share in changed.head(3).items()]

@@ -336,7 +336,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
 
     @property
     def history_(self) -> dict[str, Floats]:
-        """The loss and its terms during training, by name: what `plots.training_curves` draws."""
+        """The loss and its terms during training, by name."""
         fitted = self._fitted()
         return dict(zip(fitted.history_names, fitted.history.T, strict=True))
 

@@ -1,15 +1,13 @@
-"""Pictures of a fit: prototypes as a table, and the loss during training."""
+"""Pictures of a fit: prototypes as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lapace.arrays import Floats, Ints
@@ -163,35 +161,3 @@ def _legend(ax: Axes, rows: int, hidden: int, beside_instance: bool) -> None:
     if hidden:
         text = f"{style.counted(hidden, 'column')} that hardly differ are not shown"
         write(ax, -0.1, y + 0.8, text, ha="left", color=SOFT)
-
-
-# ------------------------------------------------------------------------------------------------
-# Training curves
-
-
-def training_curves(history: Mapping[str, Floats]) -> Figure:
-    """Draws the loss and its terms during training, a panel each.
-
-    Args:
-        history: The recorded values by name, `explainer.history_`: `step` and the values recorded
-            at each.
-
-    Examples:
-        >>> step = np.arange(0, 100, 20)
-        >>> figure = training_curves({"step": step, "loss": 1 / (1 + step), "kl_z": 0.01 * step})
-        >>> [ax.get_title(loc="left") for ax in figure.axes]
-        ['loss', 'kl z']
-    """
-    names = [name for name in history if name != "step"]
-    if not names or not len(history.get("step", ())):
-        raise InputError("A history needs 'step', and at least one value recorded at each.")
-    size = (3.0 * len(names), 2.5)
-    figure, axes = plt.subplots(1, len(names), figsize=size, layout="constrained", squeeze=False)
-    for ax, name in zip(axes.flat, names, strict=True):
-        ax.plot(history["step"], history[name], color=colour(0), lw=1.6)
-        ax.set_title(name.replace("_", " "), loc="left", color=INK)
-        ax.set_title(f"ends at {history[name][-1]:.3g}", loc="right", fontsize=8.5, color=SOFT)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(colors=SOFT, labelsize=8)
-    figure.suptitle("Training, step by step", x=0.01, ha="left", weight="bold", color=INK)
-    return figure

@@ -41,32 +41,31 @@ class Engine:
     """How parts are made.
 
     Attributes:
-        workers: How many at a time; None for one for each core there is.
+        workers: How many at a time. 1 makes them one after another, without Ray; None takes one for
+            each core if Ray is installed and there are at least 2,000 rows.
         gpus: GPUs of each worker; 0.5 lets two share one.
         address: A Ray cluster to use, as `ray.init` takes it; None to start Ray on this machine.
-        ray: Whether Ray is used; None where it is installed, and workers, GPUs or a cluster are
-            asked for or there are at least 2,000 rows.
     """
 
     workers: int | None = None
     gpus: float = 0.0
     address: str | None = None
-    ray: bool | None = None
+
+    @property
+    def needs_ray(self) -> bool:
+        """Whether something was asked for that only Ray can do."""
+        return self.address is not None or self.gpus > 0 or (self.workers or 1) > 1
 
     @property
     def uses_ray(self) -> bool:
         """Whether parts may be made by actors of Ray."""
-        return importlib.util.find_spec("ray") is not None if self.ray is None else self.ray
+        is_installed = importlib.util.find_spec("ray") is not None
+        return self.needs_ray or (self.workers is None and is_installed)
 
     def check(self) -> None:
-        """Refuses settings that need Ray where it is not used."""
+        """Refuses settings that need Ray where it is not installed."""
         if self.uses_ray:
             _import_ray(self)
-        elif self.address is not None or self.gpus or (self.workers or 1) > 1:
-            raise InputError(
-                "Several workers, GPUs and clusters need Ray: pip install 'lapace[ray]'. Without "
-                "it parts are made one after another."
-            )
 
 
 def map_parts(
@@ -77,9 +76,8 @@ def map_parts(
     With Ray the function is pickled once for each worker, and results come in any order. A small
     job is done here unless Ray was asked for.
     """
-    asked = engine.ray or engine.address is not None or engine.gpus or engine.workers is not None
     large = len(parts) > 1 and sum(part.rows for part in parts) >= SMALL
-    if parts and engine.uses_ray and (asked or large):
+    if parts and engine.uses_ray and (engine.needs_ray or large):
         yield from _on_ray(engine, function, parts)
     else:
         yield from map(function, parts)
@@ -115,8 +113,8 @@ def _import_ray(engine: Engine) -> Any:
             settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
-    import_extra("ray.data", "ray", "A cluster")
-    return import_extra("ray", "ray", "A cluster")
+    import_extra("ray.data", "ray", "Several workers at a time")
+    return import_extra("ray", "ray", "Several workers at a time")
 
 
 @contextmanager
@@ -142,7 +140,7 @@ def _ray(engine: Engine) -> Iterator[Any]:
         except Exception as error:  # of many kinds: a folder, a socket, a process of Ray
             raise LapaceError(
                 f"Ray could not be started or reached ({first_line(error)}). Without it "
-                "(--no-ray) parts are made one after another."
+                "(--workers 1) parts are made one after another."
             ) from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:

@@ -54,7 +54,6 @@ class Request:
         id_column: The column that identifies the rows; by default the one the explainer's file
             names, or else `id`, if that is no feature.
         keep: Further columns that are written beside the outcomes.
-        by: A column whose groups are compared in the summary.
 
     Examples:
         >>> Request(target="approved").search.picks
@@ -69,7 +68,6 @@ class Request:
     search: Search = field(default_factory=lambda: Search(picks=("best", "nearest")))
     id_column: str | None = None
     keep: tuple[str, ...] = ()
-    by: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses a query without picks."""
@@ -118,7 +116,7 @@ class Layout:
     @property
     def inputs(self) -> list[str]:
         """The columns that are read."""
-        named = (self.identifier, *self.request.keep, *self.schema.names, self.request.by)
+        named = (self.identifier, *self.request.keep, *self.schema.names)
         return list(dict.fromkeys(name for name in named if name is not None))
 
     @property

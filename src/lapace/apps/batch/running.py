@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,8 +32,7 @@ from lapace.apps.batch.files import (
     read_footers,
 )
 from lapace.apps.batch.outcomes import Layout, Request, make_layout
-from lapace.apps.batch.worker import CHUNK, Made, PartWorker, new_cohort, read_counts
-from lapace.apps.cohorts import REASONS, Cohort
+from lapace.apps.batch.worker import CHUNK, Counts, Made, PartWorker, read_counts
 from lapace.errors import InputError, LapaceError
 from lapace.explainer import Explainer
 from lapace.result import STATUSES
@@ -40,7 +40,8 @@ from lapace.result import STATUSES
 __all__ = ["Summary", "content_of", "run"]
 
 MANIFEST, SUMMARY = "_manifest.json", "_summary.json"
-FORMAT = 3
+FORMAT = 4
+REASONS = 20  # the commonest reasons that the summary has
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 
@@ -50,8 +51,8 @@ class Summary:
     """The outcome of a run, in figures.
 
     Attributes:
-        cohort: Counts of the instances of all parts, those of earlier runs included.
-        parts: How many there are.
+        counts: Instances by status and reason, those of earlier runs included.
+        parts: How many parts there are.
         skipped: How many of them an earlier run had made.
         unreadable: Files, or parts of them, that could not be read, and why.
         stopped: Why the run ended early; empty if it did not.
@@ -59,7 +60,7 @@ class Summary:
         seconds: How long it took, Ray's start included.
     """
 
-    cohort: Cohort
+    counts: Counts = field(default_factory=Counter)
     parts: int = 0
     skipped: int = 0
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -80,14 +81,16 @@ class Summary:
     @property
     def status(self) -> dict[str, int]:
         """Instances by status."""
-        counts = self.cohort.total.status
-        return {status: counts[status] for status in STATUSES if counts[status]}
+        totals: Counter[str] = Counter()
+        for (status, _), count in self.counts.items():
+            totals[status] += count
+        return {status: totals[status] for status in STATUSES if totals[status]}
 
     def reasons(self, most: int = REASONS) -> list[tuple[str, str, int]]:
         """Returns statuses, reasons and how often each occurs, the commonest first."""
-        reasons = self.cohort.total.reasons
-        ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-        return [(status, reason, count) for (status, reason), count in ordered[:most]]
+        ordered = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
+        lines = [(status, reason, count) for (status, reason), count in ordered if reason]
+        return lines[:most]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the summary as plain JSON values."""
@@ -102,28 +105,15 @@ class Summary:
 
     def lasting(self) -> dict[str, Any]:
         """Returns the figures that do not depend on when and how often the run was started."""
-        cohort = self.cohort
         return {
             "format": FORMAT,
             "complete": self.complete,
             "parts": self.parts,
-            "rows": cohort.total.size,
+            "rows": self.counts.total(),
             "status": self.status,
             "reasons": [list(line) for line in self.reasons()],
             "unreadable": dict(sorted(self.unreadable.items())),
-            "cohort": {
-                "by": cohort.by,
-                "sentences": cohort.sentences,
-                "costs": _records(cohort.cost_lines()),
-                "features": _records(cohort.feature_lines()),
-            },
         }
-
-
-def _records(lines: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns a table as records, with null for NaN."""
-    rows = zip(*lines.values(), strict=True)
-    return [{n: None if v != v else v for n, v in zip(lines, row, strict=True)} for row in rows]  # noqa: PLR0124
 
 
 def run(
@@ -134,8 +124,6 @@ def run(
     *,
     identity: Mapping[str, str] | None = None,
     engine: Engine | None = None,
-    retries: int = 5,
-    pause: float = 2.0,
     progress: Progress | None = None,
 ) -> Summary:
     """Explains every row of Parquet files, and writes a part of outcomes for each row group.
@@ -151,8 +139,6 @@ def run(
         identity: Names or hashes of the explainer and its classifier, kept with the settings; by
             default a hash of the explainer, which holds what the classifier says of prototypes.
         engine: Where parts are made; by default on all cores here, by Ray if it is installed.
-        retries: How often the classifier is queried again when it fails; then the run stops.
-        pause: Seconds before the first of these attempts; doubled before each further one.
         progress: Called as `progress("explaining", done, total)` with rows.
 
     Returns:
@@ -178,10 +164,10 @@ def run(
     }
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     out.make_folder()
-    args = (content, explainer.classifier, device, layout, out, key, retries, pause)
+    args = (content, explainer.classifier, device, layout, out, key)
     with out.held():
         _begin(out, settings, key)
-        summary = Summary(new_cohort(layout))
+        summary = Summary()
         todo = _plan(summary, out, files, layout, key)
         try:
             _make(summary, todo, PartWorker(*args), engine, progress)
@@ -277,14 +263,14 @@ def _plan(
     written = set(out.names())
     finished = [part for part in parts if part.name in written]
     with ThreadPoolExecutor(READERS) as pool:
-        read = list(pool.map(lambda part: read_counts(out / part.name, layout), finished))
+        read = list(pool.map(lambda part: read_counts(out / part.name), finished))
     for part, (part_key, counts) in zip(finished, read, strict=True):
         if part_key != f"{key} {part.footer}":
             raise InputError(
                 f"'{part.place.shown}' has changed since '{part.name}' was written. Remove its "
                 "parts, or name another folder."
             )
-        summary.cohort.merge(counts)
+        summary.counts.update(counts)
     summary.parts, summary.skipped = len(parts), len(finished)
     return [part for part in parts if part.name not in written]
 
@@ -297,7 +283,7 @@ def _make(
     progress: Progress | None,
 ) -> None:
     """Makes the parts that are not finished, and adds them to the summary."""
-    start, done = time.perf_counter(), summary.cohort.total.size
+    start, done = time.perf_counter(), summary.counts.total()
     total = done + sum(part.rows for part in todo)
     report = progress or (lambda *_: None)
     report("explaining", done, total)
@@ -306,7 +292,7 @@ def _make(
             summary.stopped = made.get("stop", "")
             if summary.stopped:
                 break
-            _add(summary, made, worker.layout)
+            _add(summary, made)
             done += made["rows"]
             report("explaining", done, total)
     except EngineError as error:
@@ -314,13 +300,13 @@ def _make(
     summary.seconds = time.perf_counter() - start
 
 
-def _add(summary: Summary, made: Made, layout: Layout) -> None:
+def _add(summary: Summary, made: Made) -> None:
     """Adds a part that was made or could not be read."""
     if "failed" in made:
         before = summary.unreadable.get(made["source"], "")
         summary.unreadable[made["source"]] = f"{before} {made['failed']}".strip()
         return
-    summary.cohort.merge(Cohort.from_json(made["counts"], layout.schema, summary.cohort.by))
+    summary.counts.update(made["counts"])
     summary.rows += made["rows"]
 
 

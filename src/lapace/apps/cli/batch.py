@@ -40,12 +40,11 @@ def batch(
     wanted: Wanted,
     pick: str = Option("best,nearest", help="Of best, nearest, first, middle, last."),
     keep: list[str] = Option([], help="A column of the input to write as well. Repeatable."),
-    by: str | None = Option(None, help="A column whose groups the summary compares."),
-    workers: int | None = Option(None, help="Parts made at a time; by default one per core."),
+    workers: int | None = Option(
+        None, help="Parts made at a time, by Ray; 1 does without it. By default one per core."
+    ),
     gpus: float = Option(0.0, help="GPUs of each worker; 0.5 lets two share one."),
     address: str | None = Option(None, help="The address of a Ray cluster, or auto."),
-    ray: bool | None = Option(None, help="Whether to use Ray; by default for 2,000 rows or more."),
-    retries: int = Option(5, help="How often a failing classifier is queried again."),
     format_: Literal["table", "json"] = Option("table", "--format", help="Of the summary."),
     loader: Loader,
 ) -> None:
@@ -60,7 +59,7 @@ def batch(
     if gpus and loader.device == "cpu":
         raise InputError("--gpus and --device cpu contradict each other. Leave one of them out.")
     gpus = gpus or float((loader.device or "").startswith("cuda"))
-    engine = batches.Engine(workers, gpus, address, ray)
+    engine = batches.Engine(workers, gpus, address)
     engine.check()
     explainer = model.load(replace(loader, device="cpu"))
     request = batches.Request(
@@ -68,10 +67,9 @@ def batch(
         search=Search(picks=tuple(name.strip() for name in pick.split(",") if name.strip())),
         id_column=wanted.id_column,
         keep=tuple(keep),
-        by=by,
     )
     if not engine.uses_ray:
-        why = "Ray is not used" if ray is False else "Ray is not installed (lapace[ray])"
+        why = "Ray is not used" if workers == 1 else "Ray is not installed (lapace[ray])"
         note(f"{why}: parts are made one after another.")
     with progress() as bar:
         summary = batches.run(
@@ -81,7 +79,6 @@ def batch(
             request,
             identity=_identity(model, loader.threshold),
             engine=engine,
-            retries=retries,
             progress=bar,
         )
     for source, why in list(summary.unreadable.items())[:UNREADABLE]:
@@ -109,7 +106,7 @@ def _identity(model: Model, threshold: str | None) -> dict[str, str]:
 
 
 def _lines(summary: Summary) -> list[Text]:
-    """A summary of a batch: statuses, speed, and groups compared."""
+    """A summary of a batch: statuses, and speed."""
     from lapace.result import describe_statuses
 
     earlier = f"; {summary.skipped:,} parts were there already" if summary.skipped else ""
@@ -119,5 +116,4 @@ def _lines(summary: Summary) -> list[Text]:
     return [
         Text(f"{describe_statuses(summary.status)}, in {summary.parts:,} parts."),
         Text(f"{now}{earlier}."),
-        Text(str(summary.cohort)),
     ]

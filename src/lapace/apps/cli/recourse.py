@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from rich.padding import Padding
 from typer import Argument, Option
 
 from lapace.apps.cli import inputs, rendering
 from lapace.apps.cli.app import command
 from lapace.apps.cli.options import INSTANCES, Loader, Model, Query
-from lapace.apps.cli.outputs import Output, note, progress, warn, writable_file, write
+from lapace.apps.cli.outputs import Output, note, progress, show, warn, writable_file, write
 from lapace.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["cohort", "explain", "plot", "why_not"]
 
 Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last", "path"]
-Picture: TypeAlias = Literal["path", "latent", "prototypes", "training"]
+Picture: TypeAlias = Literal["path", "latent", "prototypes"]
 PICTURES, DPI = (".png", ".svg", ".pdf"), 240
 CHUNK = 1000  # instances explained together
 NAMED = 5  # instances named in a remark
@@ -224,35 +225,19 @@ def cohort(
     instances: str = INSTANCES,
     query: Query,
     by: str | None = Option(None, help="The column that groups them; numbers by quartiles."),
-    output: Path | None = Option(
-        None,
-        "--output",
-        "-o",
-        help="A page with a chart and tables (.html), or a picture (.png, .svg, .pdf).",
-    ),
     loader: Loader,
 ) -> None:
     """Compare groups of instances: what has to change, at what cost, and who gets no answer."""
     from lapace.apps import cohorts
 
-    sources: list[str | Path] = [model.path, instances, *query.constraints]
-    where = None if output is None else writable_file(output, sources, (".html", *PICTURES))
     explanation, table = _explain(model, loader, instances, query)[1:]
     groups: Any = by
     if by is not None and by not in explanation.schema.names:
         groups = inputs.column_values(table, by)
     compared = replace(cohorts.cohort(explanation, groups), by=by or "all")
-    write(f"{compared}\n")
-    if where is None:
-        return
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    if where.suffix.lower() == ".html":
-        compared.to_html(where)
-    else:
-        from lapace import plots
-
-        _save_figure(plots.cohort(compared), where)
-    note(f"Wrote '{where}'.")
+    write(f"{compared}\n\n")
+    for lines in (compared.cost_lines(), compared.feature_lines()):
+        show(Padding(rendering.figures(lines), (0, 0, 1, 0)))
 
 
 @command(
@@ -308,33 +293,24 @@ def plot(
     kind: Picture = Option("path", help="All but path need no INSTANCES."),
     loader: Loader,
 ) -> None:
-    """Draw the path of an instance, the latent space, the prototypes or the training."""
+    """Draw the path of an instance, the latent space or the prototypes."""
     if kind == "path" and instances is None:
         raise InputError("A path starts at an instance: name a table of INSTANCES as well.")
     sources = [model.path, instances or model.path]
     output = writable_file(output or Path(f"{kind}.png"), sources, PICTURES)
     os.environ.setdefault("MPLBACKEND", "Agg")  # a file is written, no window is opened
     from lapace import plots
+    from lapace.files import write_whole
 
     if kind == "path":
         explanation = _explain(model, loader, str(instances), query)[1]
-        figure = plots.path(_first_with_path(explanation)).figure
+        ax = plots.path(_first_with_path(explanation))
     else:
         explainer = model.load(loader)
-        draw: dict[str, Callable[[], Any]] = {
-            "latent": lambda: plots.latent_map(explainer).figure,
-            "prototypes": lambda: plots.prototypes(explainer).figure,
-            "training": lambda: plots.training_curves(explainer.history_),
-        }
-        figure = draw[kind]()
-    _save_figure(figure, output)
+        ax = plots.latent_map(explainer) if kind == "latent" else plots.prototypes(explainer)
+    figure: Any = ax.figure
+    write_whole(output, lambda temporary: figure.savefig(temporary, dpi=DPI))
     note(f"Wrote '{output}'.")
-
-
-def _save_figure(figure: Any, path: Path) -> None:
-    from lapace.files import write_whole
-
-    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=DPI))
 
 
 def _first_with_path(explanation: Explanation) -> InstanceExplanation:

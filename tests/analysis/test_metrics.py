@@ -362,7 +362,7 @@ def test_evaluate_as_the_readme_has_it() -> None:
     assert found["validity"] == metrics.validity(counterfactuals).instances
     assert found["satisfaction"] == metrics.satisfaction(counterfactuals).instances
     assert found["distance"] == metrics.proximity(ok)
-    ranges = WIDE.range_distance(ok.instances[ok.instance], ok.cells)
+    ranges = WIDE.by_range().distance(ok.instances[ok.instance], ok.cells)
     assert found["range_distance"] == pytest.approx(ranges.mean()) != found["distance"]
     assert found["diversity"] == metrics.diversity(ok)
     train = SCHEMA.cells(TRAIN)

@@ -225,7 +225,7 @@ def test_derived_columns_are_no_change_of_their_own():
     amount = np.abs(after - before)
     np.testing.assert_allclose(schema().distance(cells, found), amount, atol=1e-12)
     ranged = np.abs(found - cells)[:, place] / schema()["amount"].span
-    np.testing.assert_allclose(schema().range_distance(cells, found), ranged)
+    np.testing.assert_allclose(schema().by_range().distance(cells, found), ranged)
     apart = np.diag(schema().metric.pairwise(cells, found))
     np.testing.assert_allclose(apart, amount, atol=1e-12)
     assert schema().changed(cells, found).sum() == (amount > 0).sum()

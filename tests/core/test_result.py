@@ -303,7 +303,7 @@ def test_changed_features_are_counted_and_named():
     income = np.diff(np.interp([20.0, 20.01], *schema["income"].ranks))[0]
     np.testing.assert_allclose(found.distance, [age + 1, 1.0, income], atol=1e-12)
     spans = schema["age"].span, schema["income"].span
-    ranged = schema.range_distance(instance[[0, 1, 0]], rows)
+    ranged = schema.by_range().distance(instance[[0, 1, 0]], rows)
     np.testing.assert_allclose(ranged, [1 / spans[0] + 1, 1.0, 0.01 / spans[1]])
     assert found.ok.tolist() == [True, False, True]
     assert found.prototype.tolist() == [-1, -1, -1]

@@ -632,8 +632,6 @@ def test_a_row_with_a_problem_costs_no_other():
     assert not np.isinf(reading.cells).any()
     with pytest.raises(InputError, match=r"^Column 'income' holds an infinity in row 1\. Use a nu"):
         SCHEMA.cells(frame)
-    with pytest.raises(InputError, match=r"^Column 'age' holds 'old' in row 2"):
-        SCHEMA.distance(CELLS[:1], frame[2:3])
     named = SCHEMA.read(as_records(frame.assign(id=list("ABCDEF"))))
     assert named.problems[4] == "Column 'member' holds 'maybe' in row E, neither true nor false."
 
@@ -657,19 +655,6 @@ def test_a_column_missing_altogether_in_a_query():
         found[:, columns] = [1.0, 1.0, 31.0]
         back = reading.schema.frame(found, reading.template)
         assert [set(back[name]) for name in ("home", "job", "age")] == [{"own"}, {"nurse"}, {31}]
-
-
-def test_cells_are_taken_as_they_are():
-    assert SCHEMA.cells(CELLS) is CELLS
-    # Only where a schema was inferred from an array is a matrix a table, and read as one.
-    table = np.array([[3.0], [5.0], [7.0], [5.0]])
-    schema = Schema.infer(table, {"x0": "categorical"})
-    cells = schema.cells(table)
-    assert cells.ravel().tolist() == [0.0, 1.0, 2.0, 1.0]
-    assert schema.distance(cells, cells[::-1]).tolist() == [1.0, 1.0, 1.0, 1.0]
-    assert schema.frame(cells).tolist() == table.tolist()
-    with pytest.raises(InputError, match="infinity in row 1"):
-        Schema.infer(np.array([[1.5], [2.5]])).cells(np.array([[1.0], [math.inf]]))
 
 
 @pytest.mark.parametrize("pair", [(0.0, 5e-324), (1e16, 1e16 + 2), (1e308, 1.5e308)])
@@ -816,7 +801,7 @@ def test_decode_inverts_encode(table, library):
     cells = schema.cells(library(table))
     decoded = schema.decode(schema.encode(cells))
     assert not schema.changed(cells, decoded).any()
-    assert (schema.range_distance(cells, decoded) <= 1e-6 * len(schema.features)).all()
+    assert (schema.by_range().distance(cells, decoded) <= 1e-6 * len(schema.features)).all()
     np.testing.assert_array_equal(schema.decode(schema.encode(decoded)), decoded)
     rows = schema.cells(schema.frame(decoded))
     np.testing.assert_array_equal(rows, decoded)
@@ -968,7 +953,6 @@ def test_distances_survive_json_and_by_range_forgets_percentiles(column, values)
     assert ranged.by_range() == ranged
     span = (max(column) - min(column)) or 1.0
     np.testing.assert_allclose(ranged.distance(a, b), np.abs(a - b)[:, 0] / span)
-    np.testing.assert_array_equal(schema.range_distance(a, b), ranged.distance(a, b))
 
 
 def test_a_file_without_ranks_is_read_as_change_over_range():
@@ -1000,7 +984,6 @@ def test_distance_is_the_sum_over_columns():
     b = a[rng.permutation(ROWS)]
     ranged = range_terms(schema, a, b)
     np.testing.assert_allclose(schema.metric.range_gaps(a, b), ranged)
-    np.testing.assert_allclose(schema.range_distance(a, b), ranged.sum(axis=1))
     np.testing.assert_allclose(schema.by_range().gaps(a, b), ranged)
     np.testing.assert_allclose(schema.by_range().distance(a, b), ranged.sum(axis=1))
     expected = brute_force(schema, a, b)
@@ -1072,13 +1055,13 @@ def test_changed_is_by_more_than_half_a_step():
 def test_two_unseen_categories_are_different():
     row = as_records(TABLE)[0]
     boat, tent = {**row, "home": "boat"}, {**row, "home": "tent"}
-    assert SCHEMA.distance([boat], [tent]).tolist() == [1.0]
-    assert SCHEMA.distance([boat], [boat]).tolist() == [0.0]
     phd, lord = {**row, "education": "phd"}, {**row, "education": "lord"}
-    assert SCHEMA.distance([phd, phd, row], [lord, row, phd]).tolist() == [1.0, 1.0, 1.0]
+    reading = SCHEMA.read([row, boat, tent, phd, lord])
+    a, b = reading.cells[[1, 1, 3, 3, 0]], reading.cells[[2, 1, 4, 0, 3]]
+    assert reading.schema.distance(a, b).tolist() == [1.0, 0.0, 1.0, 1.0, 1.0]
 
 
-def test_costs_and_lengths_that_do_not_fit():
+def test_costs_that_do_not_fit():
     for cost in (-1, math.nan, math.inf):
         with pytest.raises(InputError, match=rf"^The cost of 'age' is {cost}; it must be zero or"):
             SCHEMA.distance(CELLS, CELLS, {"age": cost})
@@ -1086,8 +1069,19 @@ def test_costs_and_lengths_that_do_not_fit():
         InputError, match=r"^Column 'agee' is not in the table\. Did you mean 'age'"
     ):
         SCHEMA.distance(CELLS, CELLS, {"agee": 2})
-    with pytest.raises(InputError, match=r"^There are 3 rows on one side and 400 on the other\. D"):
-        SCHEMA.distance(CELLS[:3], CELLS)
+
+
+# --- arrays ----------------------------------------------------------------------------------
+
+
+def test_an_array_is_read_as_a_table():
+    table = np.array([[3.0], [5.0], [7.0], [5.0]])
+    schema = Schema.infer(table, {"x0": "categorical"})
+    cells = schema.cells(table)
+    assert cells.ravel().tolist() == [0.0, 1.0, 2.0, 1.0]
+    assert schema.frame(cells).tolist() == table.tolist()
+    with pytest.raises(InputError, match="infinity in row 1"):
+        Schema.infer(np.array([[1.5], [2.5]])).cells(np.array([[1.0], [math.inf]]))
 
 
 # --- histograms ------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Constraints are written as a small program and solved by HiGHS. A number on a lattice is its start
 plus whole steps up minus whole steps down, and the objective is the change over range
-(`Schema.range_distance`), which is linear; percentiles would not be. A column of categories is one
+(`Schema.by_range`), which is linear; percentiles would not be. A column of categories is one
 binary for each category that may be proposed; an original value outside the schema, or missing, is
 one more option. Each leaf of a clause has a binary that switches its rows on. A relation between
 numbers on lattices is divided by the greatest common divisor of its steps and its right side
@@ -69,7 +69,7 @@ def solve(
     start: Floats | None = None,
     weights: Floats | None = None,
 ) -> Solution:
-    """Finds the feasible row nearest to `start`, by `Schema.range_distance` with `weights`.
+    """Finds the feasible row nearest to `start`, by `Schema.by_range` with `weights`.
 
     Args:
         schema: The columns.

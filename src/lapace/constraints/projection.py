@@ -4,7 +4,7 @@ First comes the vectorised `repair`. Rows that are still infeasible go, each dif
 `program`, which finds the nearest feasible row or proves that there is none. Rows that are feasible
 already are not touched at all.
 
-The nearest row is decided here by change over range (`Schema.range_distance`), not by percentiles:
+The nearest row is decided here by change over range (`Schema.by_range`), not by percentiles:
 an integer program needs an objective that is linear in the cells, and repair and program agree.
 """
 

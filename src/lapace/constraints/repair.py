@@ -2,7 +2,7 @@
 
 A domain is what a cell may be by the constraints on its column alone. Rows are moved into their
 domains first; then a few rounds of small moves on the lattice satisfy relations, conditionals and
-counts. Moves are priced by change over range (`Schema.range_distance`), as in `program`.
+counts. Moves are priced by change over range (`Schema.by_range`), as in `program`.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _quality(
         "satisfaction": feasible.instances,
         "feasible_counterfactuals": feasible.counterfactuals,
         "distance": measures.proximity(ok),
-        "range_distance": mean(ok.schema.range_distance(originals, ok.cells)),
+        "range_distance": mean(ok.schema.by_range().distance(originals, ok.cells)),
         "changed": measures.sparsity(ok),
         "density": mean(ok.density),
         "density_median": median(ok.density),

@@ -79,7 +79,8 @@ class Schema:
         >>> schema = Schema.infer(instances)
         >>> [(f.name, f.kind) for f in schema.features]
         [('age', 'continuous'), ('home', 'binary')]
-        >>> schema.distance(instances[:1], instances[1:2]).round(3).tolist()
+        >>> first, second = schema.cells(instances[:1]), schema.cells(instances[1:2])
+        >>> schema.distance(first, second).round(3).tolist()
         [1.02]
     """
 
@@ -169,20 +170,8 @@ class Schema:
         return table
 
     def cells(self, data: Any) -> Floats:
-        """Returns a table's rows as cells, or raises an `InputError` about the first unusable row.
-
-        A float64 matrix is taken for cells and returned as it is, unless the schema itself was
-        inferred from an array: then it is a table like any other, and is read.
-        """
-        return self._widened(data, matrix_is_cells=self.template.kind != "array")[1]
-
-    def _widened(self, data: Any, matrix_is_cells: bool = True) -> tuple[Schema, Floats]:
-        """Returns the schema widened by levels that only these rows have, and their cells."""
-        matrix = isinstance(data, np.ndarray) and data.dtype == np.float64 and data.ndim == 2
-        if matrix_is_cells and matrix and data.shape[1] == len(self.features):
-            return self, data
-        reading = self.read(data).checked()
-        return reading.schema, reading.cells
+        """Returns a table's rows as cells; an `InputError` is about the first unusable row."""
+        return self.read(data).checked().cells
 
     def frame(
         self,
@@ -258,7 +247,7 @@ class Schema:
 
     # -- distance ---------------------------------------------------------------------------------
 
-    def distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
+    def distance(self, a: Floats, b: Floats, costs: Mapping[str, float] | None = None) -> Floats:
         """Returns how far rows of `a` are from rows of `b`: the sum over all columns.
 
         A number counts by how many of the training rows it passes: a change from the 40th to the
@@ -267,7 +256,7 @@ class Schema:
         nothing.
 
         Args:
-            a: Cells, that is a float64 matrix, or a table.
+            a: Cells, (n, d).
             b: The same, as many rows or a single one.
             costs: A weight for some of the columns.
 
@@ -276,30 +265,7 @@ class Schema:
             >>> schema.distance(np.array([[0.0, 1.5]]), np.array([[5.0, 2.5]]), {"x0": 3})
             array([1.25])
         """
-        schema, left, right = self._pair(a, b)
-        return schema.gaps(left, right) @ self.weights(costs)
-
-    def range_distance(self, a: Any, b: Any, costs: Mapping[str, float] | None = None) -> Floats:
-        """Returns the paper's distance: as `distance`, with a number's change over its range.
-
-        Examples:
-            >>> schema = Schema.infer(np.array([[0.0, 1.5], [10.0, 2.5]]))
-            >>> schema.range_distance(np.array([[0.0, 1.5]]), np.array([[5.0, 2.5]]), {"x0": 3})
-            array([2.5])
-        """
-        schema, left, right = self._pair(a, b)
-        return schema.metric.range_gaps(left, right) @ self.weights(costs)
-
-    def _pair(self, a: Any, b: Any) -> tuple[Schema, Floats, Floats]:
-        """Returns the cells of two tables to compare, and the schema with the levels of both."""
-        schema, left = self._widened(a)
-        schema, right = schema._widened(b)  # so that two unseen categories are not taken for one
-        if len(left) != len(right) and 1 not in (len(left), len(right)):
-            raise InputError(
-                f"There are {len(left):,} rows on one side and {len(right):,} on the other. "
-                "Distances are taken row by row."
-            )
-        return schema, left, right
+        return self.gaps(a, b) @ self.weights(costs)
 
     def weights(self, costs: Mapping[str, float] | None) -> Floats:
         """Returns one weight per column from costs by name; 0 for derived columns."""

@@ -1,8 +1,8 @@
 """Derived columns: their inputs, the order they are computed in, and their values.
 
-A derived column is computed from others, its *inputs*, by an expression. It is missing where an
-input is missing. Where the result is no number, or no category of the column, the row has no value
-for it.
+A derived column holds numbers, and is computed from others, its *inputs*, by an expression. It is
+missing where an input is missing. Where the result is no number, or none of the numbers that the
+column may hold, the row has no value for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.errors import InputError, did_you_mean
-from lapace.schema.expressions import Expression, Values, parse
+from lapace.schema.expressions import Expression, parse
 from lapace.schema.features import Feature, column_error, on_lattice
 
 __all__ = ["Derivation", "DerivedColumns"]
@@ -41,34 +41,24 @@ class Derivation:
 
     def values(self, features: Sequence[Feature], cells: Floats, *, rounded: bool = True) -> Floats:
         """Returns the column's cells, given the rows' other cells; NaN where it has no value."""
-        columns = {features[i].name: _as_values(features[i], cells[:, i]) for i in self.inputs}
-        try:
-            values = np.broadcast_to(self.expression.evaluate(columns), len(cells))
-        except InputError as error:
-            sentence = f"cannot be '{self.feature.derived}'. {error}"
-            raise column_error(self.feature.name, sentence) from None
+        columns = {features[i].name: _as_numbers(features[i], cells[:, i]) for i in self.inputs}
+        values = np.broadcast_to(self.expression.evaluate(columns), len(cells))
         missing = np.isnan(cells[:, self.inputs]).any(axis=1)
         return np.where(missing, np.nan, self._as_cells(values, rounded))
 
-    def _as_cells(self, values: Values, rounded: bool) -> Floats:
+    def _as_cells(self, values: Floats, rounded: bool) -> Floats:
         if self.feature.kind != "continuous":
             codes = {level: float(code) for code, level in enumerate(self.feature.levels)}
             return np.array([codes.get(v, np.nan) for v in values.tolist()], dtype=np.float64)
-        if values.dtype == object:
-            raise column_error(self.feature.name, "holds numbers and is derived as text.")
         numbers = np.where(np.isfinite(values), values, np.nan)
         return on_lattice(numbers, self.feature.resolution if rounded else 0.0)
 
 
-def _as_values(feature: Feature, cells: Floats) -> Values:
-    """Returns cells as an expression sees them: numbers, or the names of categories."""
+def _as_numbers(feature: Feature, cells: Floats) -> Floats:
+    """Returns cells as an expression sees them: levels that are numbers as these."""
     if feature.kind == "continuous":
         return cells
-    texts = any(isinstance(level, str) for level in feature.levels)
-    levels: Values = np.array(
-        [*(str(v) if texts else float(v) for v in feature.levels), None if texts else np.nan],
-        dtype=object if texts else np.float64,
-    )
+    levels = np.array([*map(float, feature.levels), np.nan])
     return levels[np.where(np.isnan(cells), -1, cells).astype(np.int64)]
 
 
@@ -86,7 +76,7 @@ class DerivedColumns:
 
     @classmethod
     def of(cls, features: Sequence[Feature]) -> DerivedColumns:
-        """Returns the derived columns among some; refuses unknown inputs and circles."""
+        """Returns the derived columns among some; refuses unknown inputs, texts and circles."""
         places = {feature.name: i for i, feature in enumerate(features)}
         expressions = {f.name: parse(f.derived) for f in features if f.derived is not None}
         inputs = {name: expression.columns for name, expression in expressions.items()}
@@ -95,6 +85,9 @@ class DerivedColumns:
                 if name not in places:
                     sentence = f"is derived from '{name}', which is not in the table."
                     raise column_error(derived, sentence + did_you_mean(name, places))
+            for name in (derived, *names):
+                if any(isinstance(level, str) for level in features[places[name]].levels):
+                    raise column_error(name, "holds texts. Only numbers are derived from numbers.")
         try:
             order = [name for name in TopologicalSorter(inputs).static_order() if name in inputs]
         except CycleError as error:

@@ -3,7 +3,6 @@
 ```
 amount / months                       + - * / ^ and parentheses, as in the constraint language
 ceil(1.19 * `net price`)              abs ceil exp floor log max min round sqrt
-if(age >= 65, "senior", "adult")      < <= == != >= >; categories in quotes
 ```
 
 Names of columns are as in constraints: bare where they are one word, else in backticks. Python's
@@ -17,22 +16,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
 
 __all__ = ["Expression", "column_text", "parse"]
 
-Values: TypeAlias = NDArray[Any]  # numbers, or texts as objects
-
 NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 ATOM = re.compile(
-    rf"""(?P<number>{NUMBER}(?!\w)) | (?P<word>\w+) | `(?P<column>(?:[^`]|``)*)`
-    | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""",
-    re.VERBOSE | re.DOTALL,
+    rf"(?P<number>{NUMBER}(?!\w)) | (?P<word>\w+) | `(?P<column>(?:[^`]|``)*)`", re.VERBOSE
 )
 LONGEST = 200  # operators, commas and parentheses of an expression
 OPERATORS: Mapping[type[ast.AST], tuple[str, Callable[[Any, Any], Any]]] = {
@@ -41,12 +36,6 @@ OPERATORS: Mapping[type[ast.AST], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Mult: ("*", np.multiply),
     ast.Div: ("/", np.divide),
     ast.Pow: ("^", np.power),
-    ast.Lt: ("<", np.less),
-    ast.LtE: ("<=", np.less_equal),
-    ast.Eq: ("==", np.equal),
-    ast.NotEq: ("!=", np.not_equal),
-    ast.Gt: (">", np.greater),
-    ast.GtE: (">=", np.greater_equal),
 }
 FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # with least and most arguments
     "abs": (np.abs, 1, 1),
@@ -58,10 +47,8 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # with least a
     "min": (lambda *several: np.minimum.reduce(np.broadcast_arrays(*several)), 2, 99),
     "round": (lambda x, places=0: np.round(x, int(np.max(places))), 1, 2),
     "sqrt": (np.sqrt, 1, 1),
-    "if": (np.where, 3, 3),
 }
 COMPUTE = {**dict(OPERATORS.values()), **{name: f for name, (f, _, _) in FUNCTIONS.items()}}
-RELATIONS = ("<", "<=", "==", "!=", ">", ">=")
 
 
 def _slip(values: Any) -> Any:
@@ -71,11 +58,11 @@ def _slip(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class Expression:
-    """A number, a text, a column or something computed from other expressions.
+    """A number, a column or something computed from other expressions.
 
     Attributes:
-        kind: `number`, `text`, `column`, or what is computed: an operator or a function.
-        value: The number, the text or the column's name.
+        kind: `number`, `column`, or what is computed: an operator or a function.
+        value: The number, or the column's name.
         parts: What it is computed from.
     """
 
@@ -89,28 +76,23 @@ class Expression:
         own = (self.value,) if self.kind == "column" else ()
         return tuple(dict.fromkeys([*own, *(name for part in self.parts for name in part.columns)]))
 
-    def evaluate(self, columns: Mapping[str, Values]) -> Values:
+    def evaluate(self, columns: Mapping[str, Floats]) -> Floats:
         """Returns its values, given those of its columns; what is undefined is not finite.
 
         Examples:
             >>> columns = {"a": np.array([1.0, 6.0]), "b": np.array([2.0, 3.0])}
-            >>> parse("if(a > b, a / b, 0)").evaluate(columns)
-            array([0., 2.])
+            >>> parse("max(a / b, 1)").evaluate(columns)
+            array([1., 2.])
         """
         with np.errstate(all="ignore"):
             return self._values(columns)
 
-    def _values(self, columns: Mapping[str, Values]) -> Values:
+    def _values(self, columns: Mapping[str, Floats]) -> Floats:
         if self.kind == "column":
             return columns[self.value]
         if not self.parts:
-            return np.array(self.value, dtype=object if self.kind == "text" else np.float64)
-        parts = [part._values(columns) for part in self.parts]
-        texts = [part.dtype == object for part in parts]
-        if self.kind in RELATIONS and texts[0] != texts[1]:
-            raise InputError("A number is compared with a category.")
-        if any(texts) and self.kind not in ("if", "==", "!="):
-            raise InputError(f"'{self.kind}' is for numbers, not for categories.")
+            return np.array(self.value, dtype=np.float64)
+        parts = (part._values(columns) for part in self.parts)
         return np.asarray(COMPUTE[self.kind](*parts))
 
 
@@ -146,7 +128,7 @@ def parse(text: str) -> Expression:
 
 
 def _read(text: str) -> Expression:
-    """Reads a text by Python's parser, in which `_0`, `_1`, … replace names, numbers and texts."""
+    """Reads a text by Python's parser, in which `_0`, `_1`, … replace names and numbers."""
     atoms: list[re.Match[str]] = []
 
     def placeholder(match: re.Match[str]) -> str:
@@ -155,15 +137,14 @@ def _read(text: str) -> Expression:
 
     source = ATOM.sub(placeholder, text)
     marks = ATOM.sub("", text)
-    strange = re.search(r"[^\s()+*/^<>=!,-]", marks)
+    strange = re.search(r"[^\s()+*/^,-]", marks)
     if strange:
         hint = "Names with such characters go in backticks: `capital-gain`."
         raise InputError(f"'{strange[0]}' has no meaning here. {hint}")
     if len(re.sub(r"\s", "", marks)) > LONGEST:
         raise InputError("it is too long. Derive parts of it first.")
-    source = re.sub(r"(?<![<>=!])=(?!=)", "==", source.replace("^", "**"))
     try:
-        tree = ast.parse(" ".join(source.split()), mode="eval")
+        tree = ast.parse(" ".join(source.replace("^", "**").split()), mode="eval")
     except SyntaxError:
         raise InputError("it is incomplete, or its parts do not fit together.") from None
     return _expression(tree.body, atoms)
@@ -179,10 +160,7 @@ def _expression(node: ast.expr, atoms: list[re.Match[str]]) -> Expression:
             if inner.kind == "number":
                 return Expression("number", -inner.value)
             return Expression("*", parts=(Expression("number", -1.0), inner))
-        case (
-            ast.BinOp(left=left, op=op, right=right)
-            | ast.Compare(left=left, ops=[op], comparators=[right])
-        ) if type(op) in OPERATORS:
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
             parts = _expression(left, atoms), _expression(right, atoms)
             return Expression(OPERATORS[type(op)][0], parts=parts)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
@@ -195,8 +173,6 @@ def _expression(node: ast.expr, atoms: list[re.Match[str]]) -> Expression:
 def _atom(atom: re.Match[str]) -> Expression:
     if atom["number"]:
         return Expression("number", float(atom["number"]))
-    if atom["text"]:
-        return Expression("text", re.sub(r"\\([\"'\\])", r"\1", atom["text"][1:-1]))
     if atom["word"] == "original":
         raise InputError("'original' has no meaning in a derived column.")
     return Expression("column", atom["word"] or atom["column"].replace("``", "`"))

@@ -85,8 +85,8 @@ lock: $(SUPPLY)/uv ## Write requirements.txt: what a user installs, with hashes
 	  --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock" \
 	  -o requirements.txt
 
-licences: $(STAMP) ## Write docs/reference/licences.md: the licence of everything that is installed
-	$(BIN)/python .ci/licences.py > docs/reference/licences.md
+licences: $(STAMP) ## Print the licence of everything that is installed
+	@$(BIN)/python .ci/licences.py
 
 sbom: $(STAMP) $(SUPPLY)/uv ## Write sbom.json: a bill of materials of the environment (CycloneDX)
 	$(SUPPLY)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(VENV)

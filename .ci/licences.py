@@ -95,17 +95,13 @@ def is_allowed(expression: str) -> bool:
 
 
 def lines() -> Iterator[str]:
-    """The page."""
-    yield """# Licences
-
-What `pip install 'lapace[all]'` brings along, written by `make licences`; a test compares, and
-refuses a licence that asks for more than a notice or changes to its own files. lapace is under the
-MIT licence. Other builds of torch than that for CPUs bring NVIDIA's libraries, under its own terms.
-"""
-    yield "| package | licence |"
-    yield "|---|---|"
+    """Yields a line for every package."""
+    yield "What `pip install 'lapace[all]'` installs. A test refuses a licence that asks for more"
+    yield "than a notice or changes to its own files. lapace is under the MIT licence. Builds of"
+    yield "torch for GPUs bring NVIDIA's libraries, under their own terms."
+    yield ""
     for name in sorted(installed()):
-        yield f"| {name} | {licence(distribution(name))} |"
+        yield f"{name}: {licence(distribution(name))}"
 
 
 if __name__ == "__main__":

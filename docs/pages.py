@@ -154,7 +154,7 @@ SCRIPTS = {
         "finds_keeps",
     ],
 }
-WITH_PICTURES = ("README.md", "docs/start/first-explanation.md", "docs/how-to/images.md")
+WITH_PICTURES = ("README.md", "docs/start/first-explanation.md", "docs/how-to/examples.md")
 
 
 def main(names: list[str], *, check: bool, exact: bool) -> int:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -29,7 +30,7 @@ PATIENCE = 180_000  # milliseconds: the machine may be busy
 # One page of each kind is searched for accessibility faults; all are measured.
 KINDS = (
     *("", "start/tutorial/", "how-to/report/", "how-to/serving/", "reference/constraints/"),
-    *("notebooks/cohort/", "research/advice/"),
+    *("reference/api/", "research/advice/"),
 )
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 CUT = """() => [...document.querySelectorAll('pre > code')]
@@ -77,7 +78,7 @@ def test_the_reference_has_every_public_name(site):
 
 def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site):
     pages = html_pages(site)
-    assert len(pages) > 40
+    assert len(pages) > 25
     texts = {page: page.read_text(encoding="utf-8") for page in pages.values()}
     anchors = {page: {"", *re.findall(r'\bid="([^"]+)"', text)} for page, text in texts.items()}
     loads = r'<(?:script|img|source|link)(?![^>]*canonical)[^>]*\b(?:src|href)="(?:https?:)?//'
@@ -92,6 +93,27 @@ def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site):
             if not target.exists() or unquote(anchor) not in anchors.get(target, {anchor}):
                 broken.append(f"{page.relative_to(site)}: {url}")
     assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("currency", "reference/tables/"),
+        ("leak", "how-to/prepare-csv/"),
+        ("date", "how-to/prepare-csv/"),
+        ("missing", "reference/tables/"),
+        ("threshold", "how-to/classifiers/"),
+    ],
+)
+def test_search_finds_what_users_look_for(site, word, page):
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    pattern = re.compile(rf"\b{word}", re.IGNORECASE)
+    places = [
+        entry["location"]
+        for entry in index["docs"]
+        if pattern.search(f"{entry['title']} {entry['text']}")
+    ]
+    assert any(place.startswith(page) for place in places), places
 
 
 def test_no_escape_of_markdown_is_left_over(site):

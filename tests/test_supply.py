@@ -50,14 +50,14 @@ def test_what_users_install_is_pinned_as_tested_and_hashed(licences):
         assert block.startswith("#") or "--hash=sha256:" in block, block
 
 
-def test_licences_are_listed_and_allowed(licences):
-    page = (ROOT / "docs" / "reference" / "licences.md").read_text()
-    listed = dict(re.findall(r"^\| (\S+) \| (.+) \|$", page, flags=re.MULTILINE))
-    for name in licences.installed():
-        if not name.startswith(NVIDIA):
-            known = licences.licence(distribution(name))
-            assert listed.get(name) == known, f"{name}: run `make licences`"
-            assert licences.is_allowed(known), f"{name} is under {known}"
+def test_licences_are_allowed(licences):
+    names = [name for name in licences.installed() if not name.startswith(NVIDIA)]
+    assert len(names) > 50
+    for name in names:
+        known = licences.licence(distribution(name))
+        assert licences.is_allowed(known), f"{name} is under {known}"
+    listed = list(licences.lines())
+    assert f"torch: {licences.licence(distribution('torch'))}" in listed
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The words of the code and the pages: the field's, one for each thing, and no class name twice.
 
-`docs/understand/words.md` lists the words that are used. Those refused below were once names of
+`docs/index.md` lists the words that are used. Those refused below were once names of
 the same things, or address a layperson, which only the demo does.
 """
 

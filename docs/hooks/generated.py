@@ -1,13 +1,7 @@
-"""Pages that are not written here: notebooks, and Markdown files that lie elsewhere.
+"""Pages that are not written here, but are Markdown files that lie elsewhere."""
 
-A notebook becomes a page of its cells and of the outputs stored in it, in the site's own style and
-without a script. The test of the notebooks runs them and compares those outputs.
-"""
-
-import json
 import os
 import re
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +10,6 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
-    "contributing.md": "CONTRIBUTING.md",
-    "changes.md": "CHANGELOG.md",
     "research/advice.md": "benchmarks/results/advice.md",
 }
 EMPTY_HEADER = re.compile(r"<th([^>]*)></th>")
@@ -26,10 +18,6 @@ LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Called by mkdocs with all files of the site."""
-    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
-        page = notebook(json.loads(file.content_string), Path(file.src_uri).name)
-        uri = file.src_uri.replace(".ipynb", ".md")
-        files.append(File.generated(config, uri, content=page))
     for uri, source in SOURCES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, uri, content=relinked(text, uri)))
@@ -60,33 +48,3 @@ def relinked(text: str, uri: str) -> str:
         return f"[{words}]({os.path.relpath(target[len('docs/') :], Path(uri).parent)})"
 
     return LINK.sub(link, text)
-
-
-def notebook(cells: dict[str, Any], name: str) -> str:
-    """A notebook as Markdown, its title first."""
-    parts = [_cell(cell) for cell in cells["cells"]]
-    parts.insert(1, f"This page is a notebook: [download it]({name}) and run it.")
-    return "\n\n".join(parts) + "\n"
-
-
-def _cell(cell: dict[str, Any]) -> str:
-    source = "".join(cell["source"])
-    if cell["cell_type"] == "markdown":
-        return source
-    alt = cell["metadata"].get("alt", "")
-    outputs = [_output(output, alt) for output in cell["outputs"]]
-    return "\n\n".join([f"```python\n{source}\n```", *outputs])
-
-
-def _output(output: dict[str, Any], alt: str) -> str:
-    if output["output_type"] == "stream":
-        return f"```text\n{''.join(output['text']).rstrip()}\n```"
-    data = output["data"]
-    if "image/png" in data:
-        picture = "".join(data["image/png"]).strip()
-        image = f'<img alt="{escape(alt)}" src="data:image/png;base64,{picture}">'
-        return f'<div class="output">{image}</div>'
-    if "text/html" in data:
-        html = re.sub(r"\n\s*", "\n", "".join(data["text/html"])).replace("\n\n", "\n")
-        return f'<div class="output" tabindex="0">{html}</div>'
-    return f"```text\n{''.join(data['text/plain'])}\n```"

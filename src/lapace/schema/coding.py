@@ -148,10 +148,10 @@ class Coding:
     def _all_knots(self) -> tuple[Knots, Ints, Ints]:
         """Returns all rank maps in a row, and where that of each numeric column begins and ends."""
         sizes = [len(knots.values) for knots, _ in self._rank_maps]
-        ends = np.cumsum([0, *sizes])
+        offsets = np.cumsum([0, *sizes])
         first, last = np.zeros((2, len(self.numeric)), dtype=np.int64)
         for k, (_, places) in enumerate(self._rank_maps):
-            first[places], last[places] = ends[k], ends[k + 1] - 1
+            first[places], last[places] = offsets[k], offsets[k + 1] - 1
         parts = zip(*(knots for knots, _ in self._rank_maps), strict=True)
         return Knots(*(np.concatenate(part) for part in parts)), first, last
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import cloudpickle
 import numpy as np
+import pytest
 
 from lapace import Explainer, Explanation, Search
 from lapace.training import DEFAULT, PAPER
@@ -338,7 +339,8 @@ def rare() -> World:
     def grade(rows: Any) -> Any:
         return np.where(rows[:, 0] >= fewer, "c", np.where(rows[:, 0] >= few, "b", "a"))
 
-    explainer = Explainer(grade, n_prototypes=5, recipe=NARROW, device="cpu").fit(train)
+    with pytest.warns(UserWarning, match="'x0' alone gives the classifier's label"):
+        explainer = Explainer(grade, n_prototypes=5, recipe=NARROW, device="cpu").fit(train)
     instances = train[np.argsort(-train[:, 0])[:14]]
     return World(grade, train, instances, explainer)
 

@@ -13,6 +13,7 @@ restates the columns' ranges has probability 1 and is never learned.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, permutations
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import hypergeom
 from sklearn.metrics import cohen_kappa_score
+from sklearn.tree import DecisionTreeClassifier
 
 from lapace.arrays import Floats, Ints
 from lapace.constraints import (
@@ -54,6 +56,8 @@ __all__ = [
 
 YES_NO = ({"0", "1"}, {"false", "true"}, {"no", "yes"}, {"n", "y"})  # values of many features too
 MIN_KAPPA = 0.4  # Cohen's kappa from which a column may be the label itself
+SEVERAL = 3  # columns of a table from which it is odd that one of them gives the label
+DECIDES = 0.9  # Cohen's kappa from which a column alone gives the classifier's label
 ENOUGH = 50  # rows from which a sum, a ratio or a one-hot group can be too much for chance
 MANY = 200  # rows from which an order or a zero can be
 CHANCE = 1e-3  # probability that one of all orders, or of all zeros, holds by chance, at most
@@ -586,29 +590,38 @@ def _is_flag(feature: Feature) -> bool:
 
 
 def warn_of_leaks(schema: Schema, cells: Floats, labels: Sequence[Any], codes: Ints) -> None:
-    """Warns of columns that look like the label itself, left in the table.
+    """Warns of columns that look like the label itself, or that alone give the classifier's label.
 
-    Their values are the labels and agree with the classifier as well as a fair classifier agrees
-    with the truth. Yes and no are values of many a feature: there it takes more.
+    The values of the first kind are the labels and agree with the classifier as well as a fair
+    classifier agrees with the truth. Yes and no are values of many a feature: there it takes more.
+    Of the second kind is a column from which the label follows nearly always: by its category, by
+    whether it is missing, or by one threshold.
     """
     names = [spelling(label) for label in labels]
     least = 0.9 if {name.lower() for name in names} in YES_NO else 0.75
-    for i, feature in enumerate(schema.features):
-        values = np.unique(cells[:, i])
-        if len(values) != len(names) or np.isnan(values).any():
+    for i, feature in enumerate(schema.features if schema.shape is None else ()):
+        values, column = np.unique(cells[:, i], return_inverse=True)  # missing values come last
+        seen = values[~np.isnan(values)]
+        texts = [spelling(feature.levels[int(v)] if feature.categories else v) for v in seen]
+        drop = shlex.quote(feature.name)
+        if len(names) > 1 and len(values) == len(names) and set(texts) == set(names):
+            said = np.array([names.index(text) for text in texts])[column]
+            # Two rare values agree most of the time by chance alone.
+            if (said == codes).mean() >= least and cohen_kappa_score(said, codes) >= MIN_KAPPA:
+                warn(
+                    f"Column '{feature.name}' has exactly the classifier's labels as its values. "
+                    f"If it is what the classifier predicts, leave it out of the table (--drop "
+                    f"{drop} on the command line)."
+                )
+                continue
+        if len(schema.features) < SEVERAL:
             continue
-        texts = [
-            spelling(feature.levels[int(v)] if feature.categories else float(v)) for v in values
-        ]
-        if len(names) < 2 or set(texts) != set(names):
-            continue
-        places = np.array([names.index(text) for text in texts])
-        column = places[np.searchsorted(values, cells[:, i])]
-        agrees = (column == codes).mean() >= least
-        # Two rare values agree most of the time by chance alone.
-        if agrees and cohen_kappa_score(column, codes) >= MIN_KAPPA:
+        stump = DecisionTreeClassifier(max_leaf_nodes=None if feature.categories else 3)
+        said = stump.fit(column[:, None], codes).predict(column[:, None])
+        if cohen_kappa_score(said, codes) >= DECIDES:
             warn(
-                f"Column '{feature.name}' has exactly the classifier's labels as its values. If it "
-                "is what the classifier predicts, leave it out of the table (--label on the "
-                "command line)."
+                f"Column '{feature.name}' alone gives the classifier's label in "
+                f"{(said == codes).mean():.0%} of the rows, so explanations will mostly change it. "
+                f"If it is known only after the decision, leave it out of the table (--drop {drop} "
+                "on the command line) and train the classifier without it."
             )

@@ -596,6 +596,7 @@ def test_a_label_that_no_path_leads_to_is_not_asked_for():
     assert {x.label for x in explainer.report_.explained} == {"no", "yes"}
 
 
+@pytest.mark.filterwarnings("ignore:Column 'x0' alone gives the classifier's label")
 def test_a_table_of_forty_rows_does_not_pass():
     cells = np.random.default_rng(0).normal(size=(40, 3)).round(2)
     cells[:20, 0] = np.abs(cells[:20, 0])

@@ -476,6 +476,7 @@ def edge_case_tables() -> dict[str, tuple]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:Column 'n' alone gives the classifier's label")
 @pytest.mark.parametrize("name", edge_case_tables())
 def test_edge_case_tables_are_explained(name, tmp_path):
     train, classifier = edge_case_tables()[name]
@@ -528,6 +529,33 @@ def test_a_label_among_the_features_is_warned_of(words, agreement, warned):
         warn_of_leaks(schema, schema.cells(table), words, codes)
     start = "Column 'outcome' has exactly the classifier's labels as"
     assert [str(w.message).startswith(start) for w in caught] == [True] * warned
+
+
+@pytest.mark.parametrize(
+    ("column", "given"),
+    [
+        (lambda codes, noise: np.where(codes == 1, noise * 900, np.nan), "96%"),  # blank if refused
+        (lambda codes, noise: codes * noise * 900, "96%"),  # zero if refused
+        (
+            lambda codes, noise: np.where(codes == 1, "closed", np.where(noise < 0.5, "a", "b")),
+            "96%",
+        ),
+        (lambda codes, noise: codes + 3 * noise, ""),  # informative, as a feature may be
+    ],
+)
+def test_a_column_that_alone_gives_the_label_is_warned_of(column, given):
+    rng = np.random.default_rng(0)
+    codes = np.repeat([0, 1], 200)
+    known = np.where(np.arange(400) % 25, codes, 1 - codes)  # 4% of the rows are otherwise
+    noise = rng.uniform(0.1, 1, 400)
+    table = pd.DataFrame({"age": noise, "rent": noise[::-1], "paid out": column(known, noise)})
+    schema = Schema.infer(table)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_leaks(schema, schema.cells(table), ("refused", "paid"), codes)
+    start = f"Column 'paid out' alone gives the classifier's label in {given} of the rows"
+    assert [str(w.message).startswith(start) for w in caught] == [True] * bool(given)
+    assert all("--drop 'paid out'" in str(w.message) for w in caught)
 
 
 # --- labels with few rows --------------------------------------------------------------------
@@ -872,10 +900,7 @@ def test_a_label_whose_centroids_are_all_rejected_is_refused():
     def memorizing(points):
         return [row.tobytes() in seen for row in np.ascontiguousarray(points)]
 
-    with (
-        pytest.warns(CentroidWarning),
-        pytest.raises(InputError, match="No prototype of class True is labelled True"),
-    ):
+    with pytest.raises(InputError, match="No prototype of class True is labelled True"):
         Explainer(memorizing, n_prototypes=2, recipe=QUICK).fit(rows)
 
 

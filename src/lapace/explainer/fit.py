@@ -342,16 +342,6 @@ def judge_centroids(
         )
         if not prototype.valid and not paper:
             prototype = _repaired(decoder, classifier, prototype, rows)
-        if not prototype.valid:
-            used = (
-                "paths lead to it all the same, as in the paper" if paper else "no path leads to it"
-            )
-            warn(
-                f"The centroid of cluster {k} (class {label!r}) is not labelled {label!r} by the "
-                f"classifier; {used}. Fit with another random_state, fewer prototypes or more rows "
-                "if too few are left.",
-                CentroidWarning,
-            )
         prototypes.append(prototype)
     _check_every_label(prototypes, labels, paper=paper)
     return tuple(prototypes)
@@ -418,8 +408,17 @@ def judge_again(fitted: Fitted, classifier: Classifier) -> Fitted:
 def _check_every_label(
     prototypes: Sequence[Prototype], labels: Sequence[Label], *, paper: bool
 ) -> None:
-    """Refuses a fit that leaves no target; warns of a label that can be none."""
+    """Refuses a fit that leaves no target; warns of prototypes and labels that can be none."""
     reachable = {p.label for p in prototypes if p.valid or paper}
+    used = "paths lead to it all the same, as in the paper" if paper else "no path leads to it"
+    for p in prototypes:
+        if not p.valid and p.label in reachable:
+            warn(
+                f"The centroid of cluster {p.number} (class {p.label!r}) is not labelled "
+                f"{p.label!r} by the classifier; {used}. Fit with another random_state, fewer "
+                "prototypes or more rows if too few are left.",
+                CentroidWarning,
+            )
     for label in labels:
         tried = sum(p.label == label for p in prototypes)
         if not tried or label in reachable:
@@ -428,7 +427,10 @@ def _check_every_label(
             f"No prototype of class {label!r} is labelled {label!r} by the classifier ({tried} "
             "tried, repairs included)"
         )
-        help_ = "Give more rows of that class, or fit with fewer prototypes."
+        help_ = (
+            "Leave out a column that is blank for one class only, give more rows of that class, "
+            "or fit with fewer prototypes."
+        )
         if len(reachable) < 2 and len(labels) < 3:
             raise InputError(f"{sentence}. {help_}")
         warn(f"{sentence}: it cannot be a target. {help_}", CentroidWarning)

@@ -357,7 +357,7 @@ class ColumnsError(InputError):
             return lines[0]
         lines = [f"{len(lines)} columns cannot be used as they are:", *lines]
         dropped = say(dict.fromkeys(self.errors, "drop"))
-        return "\n  ".join(lines) + f"\nAll of them dropped: {dropped}"
+        return "\n  ".join(lines) + f"\nTo drop all of them: {dropped}"
 
 
 class Lattice(NamedTuple):

@@ -166,14 +166,18 @@ def _unsettled(name: str, what: str, kind: str) -> InputError:
 
 
 def _refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
-    """Raises for a column that says the same as the labels, one value for each of them."""
-    coded = as_coded(column.values)
-    names = {label: k for k, label in enumerate(dict.fromkeys(labels))}
-    if len(coded.seen) != len(names) or (coded.codes < 0).any() or len(names) < 2:
+    """Raises for a column that says the same as the labels, or is blank for some of them only."""
+    codes, names = as_coded(column.values).codes, list(dict.fromkeys(labels))
+    if len(names) < 2:
         return
-    pairs = set(zip(coded.codes.tolist(), (names[label] for label in labels), strict=True))
-    if len(pairs) == len(names):
-        raise _unsettled(name, "says the same as the label in every row.", "categorical")
+    values, gaps = (set(zip(c.tolist(), labels, strict=True)) for c in (codes, codes < 0))
+    is_number = column_notation(column) or not isinstance(column.values, Coded)
+    kinds = "drop", "number" if is_number else "categorical"
+    if len(values) == len(names) == len({code for code, _ in values}):
+        raise ColumnError(name, "says the same as the label in every row.", *kinds)
+    if len(gaps) == len(names) and len({blank for blank, _ in gaps}) == 2:
+        listed = " or ".join(repr(label) for label in names if (True, label) in gaps)
+        raise ColumnError(name, f"is blank exactly where the label is {listed}.", *kinds)
 
 
 def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:

@@ -94,7 +94,8 @@ def made():
         assert lines[0].startswith("Report on the explanations: ")
         assert re.match(r"The mlp is right on [\d.]+% of rows held out; always saying '", lines[1])
         assert lines[2] == (
-            "Free to change: income, credit_score, housing. To keep one: --rule 'fixed income'"
+            "Free to change: income, credit_score, housing. To keep a column as it is: "
+            "--rule 'fixed income'"
         )
         assert re.match(
             r"Wrote 'loans.lapace' and its classifier 'loans-\w{8}.skops'. The ", lines[4]
@@ -692,7 +693,7 @@ def test_an_explainer_remembers_what_identifies_its_rows(tmp_path, monkeypatch):
     fit = "fit patients.csv --classifier boosting --label sick --n-prototypes 1 -o p.lapace"
     assert "--drop patient --drop note" in refused_lines(run(fit))
     fitted = done(f"{fit} --schema columns.toml").stdout  # it has what --id and --drop said
-    assert "Free to change: age, gift. To keep one" in fitted
+    assert "Free to change: age, gift. To keep a column" in fitted
     frame = frame.drop(columns="note")
 
     line = "explain p.lapace patients.csv --target"
@@ -731,10 +732,12 @@ def test_a_messy_table_is_read_as_meant_with_the_lines_that_messages_name(tmp_pa
     assert chosen == ["--id 'Client No'", "--kind Debt=number:1.23456k"]
     shown = done(f"{line} {' '.join(chosen)} -o columns.toml").stdout
     text = Path("columns.toml").read_text()
-    mends = re.findall(r"in columns.toml:\s+(\[.*?\])\s+(\w+ = \S+)", shown)
-    assert [mend for _, mend in mends] == ["missing_values = [-999]", "ignore_case = true"]
-    for section, mend in mends:
+    mends = re.findall(r"in columns.toml: (\w+ = \S+) under (\[.*?\])\n", shown)
+    assert [mend for mend, _ in mends] == ["missing_values = [-999]", "ignore_case = true"]
+    for mend, section in mends:
         text = text.replace(f"{section}\n", f"{section}\n{mend}\n")
+    Path("columns.toml").write_text(text + "\n".join(mends[0][::-1]))
+    assert "A header, and a setting" in refused(run(f"{line} --schema columns.toml"))
     Path("columns.toml").write_text(text)
     read = done(f"{line} --schema columns.toml").stdout
     assert "columns.toml" not in read

@@ -20,7 +20,6 @@ from lapace.constraints import parse
 from tests import worlds
 
 DAY = dt.date(2024, 12, 31)
-TOGETHER = "values that depend on each other still fit together"
 
 
 def bank(rows):
@@ -193,6 +192,14 @@ def test_without_a_way_the_letter_says_why():
     assert re.search(
         r"otherwise if “at most 0 things change” became “at most \d things? changes?”", why
     )
+    limits = ["weight <= original - 5", "weight >= 0.99*original", "fixed stamp"]
+    clash = hard.explainer.explain(instances[:1], target="dear", constraints=limits)
+    for instance in (clash[0], hard.explainer.why_not(clash)[0]):
+        assert instance.status == "infeasible"
+        assert (
+            "“weight has to fall by at least 5” and “weight is at least 0.99 × today's weight” "
+            "contradict each other." in letters.letter(instance, date=DAY).reason
+        )
     there = hard.explainer.explain(instances, target="cheap")
     assert "nothing has to change" in letters.letter(there[0], date=DAY).text
 
@@ -235,10 +242,10 @@ def test_a_letter_speaks_to_a_person_not_to_an_engineer():
         ("x >= original + 2", "x has to rise by at least 2"),
         ("2*x <= 2*original - 8", "x has to fall by at least 4"),
         ('home != "my own"', "home is not my own"),
-        ("0.9*original <= price", TOGETHER),
-        ("2*rent <= income", TOGETHER),
-        ("a - original(b) <= 3", TOGETHER),
-        ("if job changes then tenure <= original", TOGETHER),
+        ("0.9*original <= price", "price is at least 0.9 × today's price"),
+        ("2*rent <= income", "2 × rent is at most income"),
+        ("a - original(b) <= 3", "a − today's b is at most 3"),
+        ("if job changes then tenure <= original", "if job changes, then tenure may only go down"),
     ],
 )
 def test_constraints_are_said_in_words(text, words):
@@ -310,20 +317,34 @@ def test_on_the_edge_no_figure_is_praised():
     rows = replace(found, **{name: np.full(len(found), v) for name, v in likely.items()})
     calm = replace(rows, mark=np.full(len(found), "", dtype=object))
     assert notes(calm)[0] == (
-        "The system is then 58% sure of “yes”. About 94 of 100 renewals keep that answer."
+        "The system is then 58% sure of “yes”. About 94 of 100 later versions of the "
+        "system keep that answer."
     )
     assert "how likely it is that a change succeeds" in wording.figures(calm)
     silent = replace(calm, probability=np.full(len(found), np.nan))
-    assert notes(silent)[0] == "About 94 of 100 renewals keep that answer."
+    assert notes(silent)[0] == "About 94 of 100 later versions of the system keep that answer."
     assert wording.figures(silent)
     edge = replace(rows, mark=np.full(len(found), "edge", dtype=object))
     assert notes(edge)[0].startswith("This way only just leads there")
     assert not re.search(r"\d", notes(edge)[0])
     assert not wording.figures(edge)
     certain = replace(calm, survival=np.full(len(found), 1.0))
-    assert notes(certain)[0].endswith("Nearly all renewals keep that answer.")
+    assert notes(certain)[0].endswith("Nearly all later versions of the system keep that answer.")
     rare = replace(calm, density=np.full(len(found), 0.02))
     assert notes(rare)[1].endswith("treat this way with caution.")
+
+
+def test_a_long_way_is_called_one():
+    found = explanation()[[answered().position]].best(1)
+    cells, instances = found.cells.copy(), found.instances.copy()
+    income = found.schema.features[0]
+    cells[:, 0], instances[:, 0] = income.upper, income.upper - 30
+    short = replace(found, cells=cells, instances=instances)
+    assert not any("long way" in note for note in notes(short))
+    instances[:, 0] = income.lower
+    assert notes(replace(short, instances=instances))[-1] == (
+        "This is a long way: more than half of all cases lie between the two values of income."
+    )
 
 
 def test_nobody_is_sent_along_a_way_at_the_edge():

@@ -193,7 +193,8 @@ def test_names_that_lack_their_backticks(text, hint):
 CLASHES = {
     (
         "age <= 10",
-    ): "'age <= 10' can never hold: column 'age' lies between 18 and 80, in steps of 1.",
+    ): "'age <= 10' can never hold: column 'age' lies between 18 and 80, in steps of 1. Ranges are "
+    "those of the training rows; to widen one, declare its 'lower' or 'upper'.",
     ("age >= 50", "income >= 3", "age < 50"): "'age >= 50' and 'age < 50' can never hold together.",
     ("housing == own", "housing in {rent}"): "'housing == own' and 'housing in {rent}' can never "
     "hold together.",
@@ -205,6 +206,18 @@ CLASHES = {
     "of 1 and column 'income' lies between 0 and 9,000, in steps of 10.",
     ("housing == own", "if housing == own then age <= 3"): "can never hold together.",
 }
+
+
+@pytest.mark.parametrize("text", ["home == yes", "home in {'yes ', NO}", "home: no -> yes"])
+def test_constraints_ignore_capitals_where_the_column_does(text):
+    rows = [{"home": ("Yes", "yes ", "No")[k % 3], "age": k} for k in range(60)]
+    schema = Schema.infer(rows, {"home": {"ignore_case": True}})
+    assert schema["home"].levels == ("No", "Yes")
+    assert System.of(text, schema).bound
+    with pytest.raises(InputError, match="is not a category of 'home'"):
+        System.of(
+            text, Schema.infer([{**row, "home": row["home"].strip().title()} for row in rows])
+        )
 
 
 @pytest.mark.parametrize(("texts", "message"), CLASHES.items(), ids=map(str, CLASHES))

@@ -355,8 +355,8 @@ def test_a_schema_shows_how_the_table_was_read():
     assert "some" in by_name["debt"]
     assert "2 < 4 < 8 < 16" in by_name["ram"]
     assert remarks(schema.features) == [
-        "'code' holds numbers as text; in columns.toml: [columns.code] kind = \"number\"",
-        "'same' is the same in every row; in columns.toml: [columns.same] kind = \"drop\"",
+        "'code' holds numbers as text; in columns.toml: kind = \"number\" under [columns.code]",
+        "'same' is the same in every row; in columns.toml: kind = \"drop\" under [columns.same]",
     ]
 
 
@@ -393,7 +393,7 @@ def test_each_odd_column_has_one_message_with_the_line_that_mends_it(tmp_path):
         (line,) = [line for line in str(raised.value).splitlines() if f"n '{name}'" in line]
         first = {"loan": "1k", "profit": "(900)", "since": "01/01/2000"}[name]
         assert f"not all written alike ('{first}', " in line
-        assert f"; in columns.toml: [columns.{name}] {lines[name]}. Say how it is written" in line
+        assert f"in columns.toml: {lines[name]} under [columns.{name}]. Say how it is" in line
     used = frame.drop(columns=refused)
     schema = Schema.infer(used)
     said = remarks(schema.features)
@@ -401,7 +401,7 @@ def test_each_odd_column_has_one_message_with_the_line_that_mends_it(tmp_path):
     for name, text in zip(used, said, strict=True):
         key = f'"{name}"' if " " in name else name
         assert text.startswith(f"'{name}' ")
-        assert text.endswith(f"in columns.toml: [columns.{key}] {lines[name]}"), text
+        assert text.endswith(f"in columns.toml: {lines[name]} under [columns.{key}]"), text
 
     # The lines work in a file that `to_toml` wrote, in place of one that says otherwise, and alone.
     written, alone = schema.to_toml(), "version = 1\n"

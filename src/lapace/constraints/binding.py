@@ -31,6 +31,7 @@ from lapace.constraints.formulas import (
 from lapace.constraints.language import MIRROR, Category, Constraint, Linear, Relation, Side, Value
 from lapace.errors import InputError, did_you_mean
 from lapace.schema import Feature, Schema
+from lapace.schema.columns import folded
 
 ORDERS: dict[str, Relation] = {"fixed": "==", "increasing": ">=", "decreasing": "<="}
 # The signs that a difference may have for a relation to hold.
@@ -333,6 +334,7 @@ def _code(feature: Feature, value: Value) -> int | None:
     for code, level in enumerate(feature.levels):
         if isinstance(value, str):
             same = str(level) == value or (isinstance(level, bool) and str(level).lower() == value)
+            same = same or (feature.ignore_case and folded(level) == folded(value))
         else:
             same = _as_float(level) == value
         if same:

@@ -12,6 +12,8 @@ from lapace.schema import Feature, Schema
 
 __all__ = ["contradiction", "refusal"]
 
+RANGE = " Ranges are those of the training rows; to widen one, declare its 'lower' or 'upper'."
+
 
 def contradiction(
     schema: Schema, bound: Sequence[BoundConstraint], instance: Floats
@@ -54,7 +56,8 @@ def refusal(schema: Schema, bound: Sequence[BoundConstraint]) -> str:
     if texts:
         return f"{', '.join(texts)} and {last} can never hold together."
     features = [schema.features[c] for c in bound[0].columns[:4]]
-    return f"{last} can never hold: {' and '.join(map(_values, features))}."
+    numbers = any(feature.kind == "continuous" for feature in features)
+    return f"{last} can never hold: {' and '.join(map(_values, features))}.{RANGE * numbers}"
 
 
 def _values(feature: Feature) -> str:

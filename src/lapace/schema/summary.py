@@ -103,7 +103,7 @@ def remarks(features: Sequence[Feature]) -> list[str]:
     Examples:
         >>> for remark in remarks([Feature("size", "categorical", categories=("1", "2", "3"))]):
         ...     print(remark)
-        'size' holds numbers as text; in columns.toml: [columns.size] kind = "number"
+        'size' holds numbers as text; in columns.toml: kind = "number" under [columns.size]
     """
     odd = ((f, [*_remarks_on_categories(f), *_remarks_on_numbers(f)]) for f in features)
     return [
@@ -165,13 +165,13 @@ def _sentinel(feature: Feature) -> int | None:
 
 
 def setting_line(name: str, key: str, value: Any) -> str:
-    """Returns the line of a file of columns that declares something of a column.
+    """Returns the line of a file of columns that declares something, and the header it goes under.
 
     Examples:
         >>> setting_line("home town", "ignore_case", True)
-        '[columns."home town"] ignore_case = true'
+        'ignore_case = true under [columns."home town"]'
     """
-    return f"[columns.{toml_key(name)}] {key} = {_toml(value)}"
+    return f"{key} = {_toml(value)} under [columns.{toml_key(name)}]"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -236,7 +236,8 @@ def read_overrides(overrides: Overrides | str | Path | None) -> Overrides:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"'{path.name}' is not TOML: {error}.") from None
+        once = "A header, and a setting below it, may stand there only once."
+        raise InputError(f"'{path.name}' is not TOML: {error}. {once}") from None
     columns = data.get("columns")
     if data.get("version") != VERSION or not isinstance(columns, dict):
         sentence = f"it needs 'version = {VERSION}' and columns."

@@ -169,7 +169,7 @@ def _free_columns(rules: Sequence[Constraint], schema: Schema) -> str:
     parts += [f"nearly free, limited only by other columns: {', '.join(nearly)}"] if nearly else []
     keep = shlex.quote(str(Shorthand("fixed", ((free or nearly)[0],))))
     text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}. To keep one: --rule {keep}"
+    return f"{text[0].upper()}{text[1:]}. To keep a column as it is: --rule {keep}"
 
 
 def _oddities(explainer: Explainer) -> str:
@@ -179,6 +179,7 @@ def _oddities(explainer: Explainer) -> str:
     odd, learned = remarks(explainer.schema_.features), explainer.rules_
     more = f"; and {len(odd) - ODD} more" if len(odd) > ODD else ""
     text = f"Odd in the table: {'; '.join(odd[:ODD]) or 'nothing'}{more}."
+    text += " (lapace schema … -o columns.toml writes that file, --schema reads it.)" * bool(odd)
     if not learned:
         return text
     texts = ", ".join(rule.text for rule in learned[:ODD]) + ", …" * (len(learned) > ODD)

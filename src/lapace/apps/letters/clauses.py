@@ -68,8 +68,6 @@ def limits(
 ) -> tuple[str, ...]:
     """Returns the other limits in words, one for each column, each with the notes that say why.
 
-    Constraints between columns are what an annex has: here they only count as kept.
-
     Examples:
         >>> from lapace.constraints import parse_all
         >>> rules = ["bmi <= original", "bmi >= original - 3", "sugar <= original + 1.5",
@@ -78,23 +76,21 @@ def limits(
         ...     print(sentence)
         bmi may only go down and may fall by at most 3
         sugar may rise by at most 1.5
-        values that depend on each other still fit together
+        2 × rent is at most income
+        if job changes, then tenure is exactly 0
     """
     said: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    others = False
     for constraint in constraints:
         for clause in clauses(constraint, schema, words):
-            if not clause.column and not isinstance(constraint, ChangeLimit):
-                others = True
-            elif clause.predicate != STAYS:
+            if clause.predicate != STAYS:
                 predicates, notes = said.setdefault(clause.subject, ({}, {}))
                 predicates[clause.predicate] = None
                 notes.update({constraint.note: None} if constraint.note else {})
-    sentences = [
-        f"{subject} {joined(list(predicates))}" + (f" ({'; '.join(notes)})" if notes else "")
+    return tuple(
+        f"{subject} {joined(list(predicates))}".strip()
+        + (f" ({'; '.join(notes)})" if notes else "")
         for subject, (predicates, notes) in said.items()
-    ]
-    return (*sentences, *(["values that depend on each other still fit together"] * others))
+    )
 
 
 def in_words(constraint: Constraint, schema: Schema | None, words: Words) -> str:

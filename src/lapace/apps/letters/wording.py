@@ -8,20 +8,22 @@ import numpy as np
 
 from lapace.apps.letters.clauses import in_words
 from lapace.apps.letters.words import Words
-from lapace.constraints import Constraint, parse
+from lapace.constraints import Constraint, System, parse, parse_all
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation, Move, WhyNot
 from lapace.schema import Schema
+from lapace.why_not.relaxation import joined
 
 __all__ = [
     "NOTICE", "constraints_of", "figures", "move_words", "needed_moves", "next_steps", "notes",
     "reason", "usual",
 ]  # fmt: skip
 
+FAR = 0.5  # share of all cases between two values of a number from which that is a long way
 RARE, COMMON = 0.05, 0.25  # densities below which a row is called unusual, less usual
 CAUTION = "Few cases with that answer look like this: treat this way with caution."
 FIGURES = (
-    "How sure the system is of its own answer, and how many renewals (later versions of it, taught "
-    "with newer cases) keep to it, says nothing about how likely it is that a change succeeds."
+    "How sure the system is of its own answer, and how many later versions of it (taught with "
+    "newer cases) keep to it, says nothing about how likely it is that a change succeeds."
 )
 NOTICE = (
     "This letter is advice on what could be changed. It is not the legal reason for any decision, "
@@ -35,7 +37,10 @@ NOTICE = (
 
 
 def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
-    """Says how sure a way is, today and after a renewal; at the edge only that it is there."""
+    """Says how sure a way is, now and in later versions; at the edge only that it is there.
+
+    It also says where a way is unlike other cases, and where it is long.
+    """
     mark, share, sentences = str(rows.mark[row]), rows.survival[row], []
     if "edge" in mark:
         sentences.append(
@@ -48,10 +53,18 @@ def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
         if not np.isnan(rows.probability[row]):
             sentences.append(f"{sure} “{words.label(rows.label[row])}”.")
         if not np.isnan(share):
-            sentences.append(f"{often} renewals keep that answer.")
+            sentences.append(f"{often} later versions of the system keep that answer.")
     said = (" ".join(sentences),) if sentences else ()
     rare = usual(rows.density[row], mark) == "very unusual"
-    return said + (CAUTION,) * rare
+    before, features = rows.instances[rows.instance[row]], rows.schema.features
+    gaps = rows.schema.gaps(before, rows.cells[row])  # of a number: the share of cases in between
+    far = [
+        words.column(feature.name)
+        for feature, gap, cell in zip(features, gaps, before, strict=True)
+        if feature.kind == "continuous" and gap > FAR and not np.isnan(cell)
+    ]
+    long = "This is a long way: more than half of all cases lie between the two values of {}."
+    return said + (CAUTION,) * rare + (long.format(joined(far)),) * bool(far)
 
 
 def figures(rows: Counterfactuals) -> str:
@@ -90,7 +103,11 @@ def reason(instance: InstanceExplanation, words: Words) -> str:
     """Says why there is no way, and which limit would have to give way; else empty."""
     why = instance.why_not
     if instance.status == "infeasible":
-        sentence = "The limits below cannot all be kept in this case, whatever the answer."
+        sentence = "The limits below cannot all be kept in this case, whatever the answer"
+        schema = instance.explanation.schema
+        clash = [f"“{in_words(constraint, schema, words)}”" for constraint in _clash(instance)]
+        sentence += f": {joined(clash)} contradict each other." if len(clash) > 1 else "."
+        sentence += f" {clash[0]} alone cannot be kept." if len(clash) == 1 else ""
     elif instance.status == "none_found":
         sentence = (
             "None of the many changes that were tried leads there while the limits below are kept. "
@@ -108,6 +125,15 @@ def reason(instance: InstanceExplanation, words: Words) -> str:
         how = (" or " if why.clash else " and ").join(steps)
         sentence += f" It would be otherwise if {how}."
     return sentence
+
+
+def _clash(instance: InstanceExplanation) -> Sequence[Constraint]:
+    """Returns the constraints that contradict each other for an infeasible instance."""
+    whole = instance.explanation
+    if instance.why_not is not None:
+        return parse_all(instance.why_not.clash)
+    system = System.of(whole.request or whole.constraints, whole.schema, check=False)
+    return system.contradiction(whole.instances[instance.position])
 
 
 def next_steps(status: str, words: Words, *, reliable: bool) -> str:

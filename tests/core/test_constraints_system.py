@@ -208,9 +208,9 @@ CLASHES = {
 }
 
 
-@pytest.mark.parametrize("text", ["home == yes", "home in {'yes ', NO}", "home: no -> yes"])
+@pytest.mark.parametrize("text", ["home == yes", "home in {YES, no}", "not home: no -> yes"])
 def test_constraints_ignore_capitals_where_the_column_does(text):
-    rows = [{"home": ("Yes", "yes ", "No")[k % 3], "age": k} for k in range(60)]
+    rows = [{"home": ("Yes", "yes ", "No")[k % 3], "age": k % 9} for k in range(60)]
     schema = Schema.infer(rows, {"home": {"ignore_case": True}})
     assert schema["home"].levels == ("No", "Yes")
     assert System.of(text, schema).bound

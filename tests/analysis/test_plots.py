@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from sklearn.decomposition import PCA
 
-from lapace import Explainer, InputError, plots
+from lapace import Explainer, InputError, cohorts, plots
 from lapace.plots.fitted import _contrast
 from lapace.plots.paths import DrawnPath
 from lapace.plots.style import colour
@@ -427,3 +427,22 @@ def test_what_follows_from_other_columns_is_not_called_unchanged(instance):
     assert re.search(rf"^Follows from the others: {name}", shown, flags=re.MULTILINE)
     unchanged = re.search(r"^Unchanged throughout: (.*)$", shown, flags=re.MULTILINE)
     assert unchanged is None or name not in unchanged[1]
+
+
+def test_groups_are_drawn_with_their_intervals_and_features(explanation):
+    groups = ["left", "right"] * (len(explanation) // 2) + ["left"] * (len(explanation) % 2)
+    compared = cohorts.cohort(explanation, groups)
+    figure = plots.cohort(compared)
+    features, share, cost = figure.axes
+    assert [t.get_text() for t in share.get_yticklabels()] == list(compared.names)
+    dots = [line for line in cost.lines if line.get_marker() == "o"]
+    assert [d.get_xdata()[0] for d in dots] == pytest.approx(compared.costs["cost"].tolist())
+    cells = {tuple(t.get_position()): t.get_text() for t in features.texts}
+    shown = [t.get_text() for t in features.get_yticklabels()]
+    columns = compared.features[["feature", "group", "share"]]
+    for name, group, value in columns.itertuples(index=False):
+        place = list(compared.names).index(group), shown.index(name.replace("_", " "))
+        assert cells.pop(place) == f"{value:.0%}"
+    assert not cells
+    alone = plots.cohort(cohorts.cohort(explanation))
+    assert alone.axes[0].get_title(loc="left") == "What changes, how often"

@@ -674,9 +674,12 @@ def test_groups_of_instances_are_compared(here, denied):
         printed = done(f"{line} --by {by}").stdout
         assert re.search(rf"differs? by {by}", printed)
         costs, features = printed.split("\n\n")[1:3]
-        assert re.match("group +instances +answered +share +cost +changes\n", costs)
-        assert re.match("feature +group +changed +share", features)
+        assert re.match(f"Who has .*\n{by} +instances +answered +share +cost +changes *\n", costs)
+        assert re.match(f"What changes *\nfeature +{by} +changed +share", features)
+    done(f"{line} --by area -o cohort.html")
+    assert "What changes" in (here / "cohort.html").read_text(encoding="utf-8")
     assert "Did you mean 'area'" in refused(run(f"{line} --by aera"))
+    assert "must end in .html" in refused(run(f"{line} -o cohort.txt"))
 
 
 @pytest.mark.usefixtures("quick_fits")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from html import escape
 
 import numpy as np
 import pytest
@@ -137,3 +138,54 @@ def test_figures_in_sentences_are_those_of_the_tables():
     changed = compared.features.groupby("feature", sort=False)["changed"].sum() / answered.sum()
     often = re.findall(r"(\w+) \((\d+%)\)", re.search("most often change .*?\\.", text)[0])
     assert often == [(name, f"{share:.0%}") for name, share in changed.head(3).items()]
+
+
+def table_of(page, title):
+    """The lines of a table of the page, each by the names of its columns."""
+    head, *lines = re.search(rf"<h2>{title}.*?</table>", page)[0].split("<tr>")[1:]
+    names = re.findall("<th>(.*?)</th>", head)
+    cells = (re.findall("<td>(.*?)</td>", line) for line in lines)
+    return [dict(zip(names, line, strict=True)) for line in cells]
+
+
+def test_a_page_begins_with_a_chart_and_names_the_groups(tmp_path):
+    compared = cohorts.cohort(whole(constraints=["changes <= 1", "fixed income"]), by="home")
+    page = compared.to_html(tmp_path / "cohort.html")
+    assert (tmp_path / "cohort.html").read_text(encoding="utf-8") == page
+    places = [page.index(part) for part in ("<svg", "<p>", "<h2>Who has", "<h2>What changes")]
+    assert places == sorted(places)
+    chart = page[: page.index("</svg>")]
+    for name in compared.names:
+        assert f"<!-- {escape(name)} -->" in chart
+    assert "src=" not in page
+    for title in ("Who has an answer", "What changes", "Without an answer"):
+        lines = table_of(page, title)
+        assert lines
+        assert {line["home"] for line in lines} - {"all groups"} <= set(compared.names)
+    alone = cohorts.cohort(whole()).to_html()
+    assert "all groups" not in alone
+    assert "<h1>What has to change</h1>" in alone
+
+
+def test_figures_of_a_page_are_the_same_in_sentences_tables_and_chart():
+    found = whole()
+    rows, cost = answers(found), np.zeros(40)
+    cost[rows.instance] = rows.distance
+    compared = cohorts.cohort(found, by=np.where(cost > np.median(rows.distance), "dear", "cheap"))
+    page, text = compared.to_html(), printed(compared)
+    costs = {line["group"]: line for line in table_of(page, "Who has an answer")}
+    every = costs["all groups"]
+    figure = r"([\d.]+%?)"
+    said = re.search(rf"(\d+) of (\d+) instances .* costs {figure} and changes {figure} f", text)
+    assert said.groups() == (
+        every["answered"], every["instances"], every["cost"].split()[0], every["changes"],
+    )  # fmt: skip
+    extremes = rf"lowest for “cheap” \({figure}\), highest for “dear” \({figure}"
+    shown = tuple(costs[name]["cost"].split()[0] for name in ("cheap", "dear"))
+    assert re.search(extremes, text).groups() == shown
+    changed = table_of(page, "What changes")
+    often = re.findall(rf"(\w+) \({figure}\)", re.search("most often change .*?\\.", text)[0])
+    shares = {line["feature"]: line["share"] for line in changed if line["group"] == "all groups"}
+    assert often == list(shares.items())[:3]
+    for line in (line for line in changed if line["group"] != "all groups"):
+        assert f"<!-- {line['share']} -->" in page, "a cell of the chart"

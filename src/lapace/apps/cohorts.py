@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +23,7 @@ from scipy import stats
 
 from lapace.arrays import Bools, Floats
 from lapace.errors import InputError
+from lapace.files import write_whole
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Feature
 from lapace.table import plain_frame, spelling
@@ -30,12 +33,15 @@ __all__ = ["Cohort", "cohort"]
 
 Lines: TypeAlias = dict[str, list[Any]]  # a table: values by column
 
-ALL, MISSING = "all", "missing"  # names of groups
+ALL, EVERY, MISSING = "all", "all groups", "missing"  # names of groups
 BANDS = 4  # groups that a column of numbers is cut into
 FEW = 5  # answered instances under which a group's cost is not tested
 LEVEL = 0.95  # of intervals
 WIDTH = 100  # characters of a printed line
 MOST_NAMED = 3  # features or groups that a sentence names
+FORMATS = {"share": ".0%", "cost": ".2f", "changes": ".1f"}
+ENDS = ("_low", "_high")  # of the names of an interval's columns
+NONE = "–"  # stands for a missing figure
 TRIED = ("answered", "none_found", "infeasible")  # statuses of instances that lack the target
 COST = (
     "A cost is the distance of the nearest answer: 0.16 is a change of a number past 16% of the "
@@ -151,6 +157,10 @@ class Cohort:
     @property
     def unanswered(self) -> Any:
         """A line per group and reason: how many instances have no answer for it."""
+        return self._frame(self.reason_lines())
+
+    def reason_lines(self) -> Lines:
+        """Returns the columns of `unanswered`."""
         whole = self.explanation
         ids = whole.ids or range(len(whole))
         counts: Counter[tuple[str, str, str]] = Counter()
@@ -165,7 +175,7 @@ class Cohort:
             for (group, status, reason), count in counts.most_common()
             if group == name
         ]
-        return self._frame(_columns(lines, ("group", "status", "instances", "reason")))
+        return _columns(lines, ("group", "status", "instances", "reason"))
 
     def _often_changed(self) -> list[int]:
         """Returns the positions of the features that answers change, the most frequent first."""
@@ -236,6 +246,37 @@ class Cohort:
             )
         sentences += [COST] if len(answers) else []
         return [*sentences, UNANSWERED] if len(answers) < len(tried) else sentences
+
+    def tables(self) -> dict[str, dict[str, list[str]]]:
+        """Returns the tables as they are shown, by title: columns of texts, and all groups last."""
+        every = [self]
+        if len(self.names) > 1:
+            every.append(Cohort(self.explanation, (EVERY,) * len(self.groups), self.by))
+        tables = {
+            "Who has an answer, and what it costs": [each.cost_lines() for each in every],
+            "What changes": [each.feature_lines() for each in every],
+            "Without an answer": [self.reason_lines()],
+        }
+        shown = {title: _texts(lines, self.by) for title, lines in tables.items()}
+        return {title: columns for title, columns in shown.items() if any(columns.values())}
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Returns the comparison as one self-contained page, and writes it to `path` if given.
+
+        A chart comes first: what changes, for which group, how often.
+        """
+        title = "What has to change" + (f", by {self.by}" if len(self.names) > 1 else "")
+        parts = [f"<p>{escape(sentence)}</p>" for sentence in self.sentences]
+        parts += [_table(heading, columns) for heading, columns in self.tables().items()]
+        if len(self._answers):
+            from lapace import plots  # matplotlib is only needed here
+            from lapace.plots.style import svg
+
+            parts.insert(0, svg(plots.cohort(self)))
+        page = PAGE.format(title=escape(title), body="".join(parts))
+        if path is not None:
+            write_whole(Path(path), lambda p: p.write_text(page, encoding="utf-8"))
+        return page
 
     def __repr__(self) -> str:
         groups = f"{len(self.names)} groups by {self.by}" if len(self.names) > 1 else "one group"
@@ -355,7 +396,56 @@ def _verdict(figure: str, p: float, by: str, tested: Mapping[str, float], form: 
         named = joined(groups) if len(groups) <= MOST_NAMED else f"{len(groups)} groups"
         extremes.append(f"{named} ({text})")
     differs = "differs" if p < 0.05 else "does not differ"
-    return (
-        f"The {figure} {differs} by {by} more than chance explains (p = {p:.2g}): lowest for "
-        f"{extremes[0]}, highest for {extremes[1]}."
+    where = f"lowest for {extremes[0]}, highest for {extremes[1]}"
+    if extremes[0] == extremes[1]:
+        where = f"it is the same for {extremes[0]}"
+    return f"The {figure} {differs} by {by} more than chance explains (p = {p:.2g}): {where}."
+
+
+def _texts(parts: Sequence[Lines], by: str) -> dict[str, list[str]]:
+    """Returns lines as texts by column; a figure takes the ends of its interval along."""
+    columns: dict[str, list[str]] = {}
+    for name in (name for name in parts[0] if not name.endswith(ENDS)):
+        shown = by if name == "group" and by != ALL else name.replace("_", " ")
+        columns[shown] = []
+        for lines in parts:
+            low, high = (lines.get(name + end, [None] * len(lines[name])) for end in ENDS)
+            columns[shown] += map(_text, [name] * len(low), lines[name], low, high)
+    return columns
+
+
+def _text(name: str, value: Any, low: Any, high: Any) -> str:
+    """Returns a figure, and its interval where it has one."""
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return NONE
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    if name == "median_change":
+        return f"{value:+,.0f}" if abs(value) >= 1000 else f"{value:+.3g}"
+    form = FORMATS[name]
+    if low is None or np.isnan(low):
+        return format(value, form)
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+# ------------------------------------------------------------------------------------------------
+# The page
+
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body{{font:16px/1.5 system-ui,sans-serif;color:#22303c;margin:2rem auto;max-width:60rem}}
+body{{padding:0 1rem}} .wide{{overflow-x:auto}} svg{{width:100%;height:auto}}
+h1,h2,thead{{break-after:avoid}} tr{{break-inside:avoid}}
+table{{border-collapse:collapse;width:100%;margin:.5rem 0 1.5rem;font-size:.9rem}}
+th,td{{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid #e8ebee}}
+</style></head><body><h1>{title}</h1>{body}</body></html>
+"""
+
+
+def _table(title: str, columns: Mapping[str, Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in line)}</tr>"
+        for line in zip(*columns.values(), strict=True)
     )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<h2>{title}</h2><div class="wide">{table}</div>'

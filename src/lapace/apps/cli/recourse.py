@@ -225,19 +225,35 @@ def cohort(
     instances: str = INSTANCES,
     query: Query,
     by: str | None = Option(None, help="The column that groups them; numbers by quartiles."),
+    output: Path | None = Option(
+        None, "--output", "-o", help="A page (.html), or its chart (.png, .svg, .pdf)."
+    ),
     loader: Loader,
 ) -> None:
     """Compare groups of instances: what has to change, at what cost, and who gets no answer."""
     from lapace.apps import cohorts
 
+    sources: list[str | Path] = [model.path, instances, *query.constraints]
+    where = None if output is None else writable_file(output, sources, (".html", *PICTURES))
     explanation, table = _explain(model, loader, instances, query)[1:]
     groups: Any = by
     if by is not None and by not in explanation.schema.names:
         groups = inputs.column_values(table, by)
     compared = replace(cohorts.cohort(explanation, groups), by=by or "all")
     write(f"{compared}\n\n")
-    for lines in (compared.cost_lines(), compared.feature_lines()):
-        show(Padding(rendering.figures(lines), (0, 0, 1, 0)))
+    for title, columns in compared.tables().items():
+        write(f"{title}\n")
+        show(Padding(rendering.grid(columns), (0, 0, 1, 0)))
+    if where is None:
+        return
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    if where.suffix.lower() == ".html":
+        compared.to_html(where)
+    else:
+        from lapace import plots
+
+        _save_figure(plots.cohort(compared), where)
+    note(f"Wrote '{where}'.")
 
 
 @command(
@@ -300,7 +316,6 @@ def plot(
     output = writable_file(output or Path(f"{kind}.png"), sources, PICTURES)
     os.environ.setdefault("MPLBACKEND", "Agg")  # a file is written, no window is opened
     from lapace import plots
-    from lapace.files import write_whole
 
     if kind == "path":
         explanation = _explain(model, loader, str(instances), query)[1]
@@ -308,9 +323,14 @@ def plot(
     else:
         explainer = model.load(loader)
         ax = plots.latent_map(explainer) if kind == "latent" else plots.prototypes(explainer)
-    figure: Any = ax.figure
-    write_whole(output, lambda temporary: figure.savefig(temporary, dpi=DPI))
+    _save_figure(ax.figure, output)
     note(f"Wrote '{output}'.")
+
+
+def _save_figure(figure: Any, path: Path) -> None:
+    from lapace.files import write_whole
+
+    write_whole(path, lambda temporary: figure.savefig(temporary, dpi=DPI))
 
 
 def _first_with_path(explanation: Explanation) -> InstanceExplanation:

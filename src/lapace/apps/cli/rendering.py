@@ -32,18 +32,6 @@ def grid(columns: Mapping[str, Sequence[Any]], title: str | None = None, **optio
     return table
 
 
-def figures(columns: Mapping[str, Sequence[Any]]) -> Table:
-    """A plain table of figures to three digits, without the ends of intervals."""
-
-    def text(value: Any) -> str:
-        if value is None or not _is_known(value):
-            return "–"
-        return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-    shown = {n: values for n, values in columns.items() if not n.endswith(("_low", "_high"))}
-    return grid({n.replace("_", " "): list(map(text, values)) for n, values in shown.items()})
-
-
 # ------------------------------------------------------------------------------------------------
 # Explanations
 

@@ -307,11 +307,6 @@ def test_fit_draws_a_sample(here):
     table = small()[0]
     table.assign(label=table["a"] > table["b"]).to_csv("train.csv.gz", index=False)
     line = "fit train.csv.gz --classifier mlp --label label --n-prototypes 1 -o s.lapace"
-    fitted = []
-    for seed in ("0", "0", "1"):
-        found = run(f"{line} --sample 120 --random-state {seed}")
-        assert found.exit_code == 0, found.stderr
-        fitted.append(Explainer.load("s.lapace"))
-    assert [explainer.report_.rows for explainer in fitted] == [120] * 3
-    bounds = [explainer.schema_["a"].ranks for explainer in fitted]
-    assert bounds[0] == bounds[1] != bounds[2]
+    found = run(f"{line} --sample 120")
+    assert found.exit_code == 0, found.stderr
+    assert Explainer.load("s.lapace").report_.rows == 120

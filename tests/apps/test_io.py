@@ -1,20 +1,24 @@
-"""Tables in files: read whole, written in parts, and what is wrong with a file."""
+"""Tables in files: read and written whole and in chunks, and what is wrong with a file."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import sys
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from tempfile import TemporaryFile
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lapace import InputError
-from lapace.apps.io import csv_parts, read_file, reading, write_frames
+from lapace.apps.io import TableFile, csv_parts, read_file, reading, sources, write_frames
 
 CELLS = {
     "whole": [str(i) for i in range(12)],
@@ -32,9 +36,61 @@ CELLS = {
 CSV = pd.DataFrame(CELLS).to_csv(index=False).encode()
 
 
+OPENED = ExitStack()
+
+
+@pytest.fixture(autouse=True)
+def _short_scan(monkeypatch):
+    monkeypatch.setattr(reading, "SCANNED", 5)
+    with OPENED:
+        yield
+
+
+@contextmanager
+def _open(content):
+    with TemporaryFile() as file:
+        file.write(content)
+        yield file
+
+
 def stream(content):
-    """A stream of that content, as standard input is."""
-    return io.BytesIO(content)
+    """An open file with that content, as standard input is kept, until the test ends."""
+    return OPENED.enter_context(_open(content))
+
+
+def joined(file, size):
+    """All chunks, one below the other, and each checked for its size and numbering."""
+    parts = list(file.chunks(size))
+    for part in parts:
+        assert part.index.tolist() == list(range(len(part)))
+        assert len(part) <= size
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_chunks_of_csv_are_typed_as_the_whole(size):
+    file, whole = TableFile(stream(CSV)), read_file(stream(CSV))
+    assert len(file) == len(whole) == 12
+    pd.testing.assert_frame_equal(joined(file, size), whole, check_dtype=False)
+    for chunk in file.chunks(size):
+        for name in ("whole", "gaps", "late_decimal", "late_text", "late_truth", "large"):
+            assert chunk[name].dtype == whole[name].dtype, name
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(*[st.sampled_from(["", "1", "2.5", "True", "x", "-3", "1e9", "é"])] * 3),
+        min_size=1,
+        max_size=14,
+    ),
+    st.integers(1, 6),
+)
+def test_any_cells_come_out_of_chunks_as_out_of_the_whole(rows, size):
+    text = "a,b,c\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows if a + b + c)
+    file = stream(text.encode())
+    one, other = (f.to_csv(index=False) for f in (joined(TableFile(file), size), read_file(file)))
+    assert one == other
 
 
 def test_every_spelling_of_a_file_gives_the_same(tmp_path):
@@ -56,11 +112,42 @@ def test_every_spelling_of_a_file_gives_the_same(tmp_path):
         path.write_bytes(data)
         pd.testing.assert_frame_equal(read_file(path), whole)
         pd.testing.assert_frame_equal(read_file(stream(data)), whole)
+        pd.testing.assert_frame_equal(joined(TableFile(path), 5), whole, check_dtype=False)
 
 
-def test_a_table_without_rows_has_its_columns():
+def test_parquet_comes_in_chunks_too(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "whole": range(12),
+            "gaps": pd.array([1, None, *range(10)], dtype="Int64"),
+            "size": pd.Categorical(["s", "m"] * 6, ["s", "m"], ordered=True),
+            "day": pd.date_range("2024-01-01", periods=12),
+        }
+    )
+    path = tmp_path / "a.parquet"
+    frame.astype({"gaps": "float64"}).to_parquet(path)
+    pd.testing.assert_frame_equal(joined(TableFile(path), 5), pd.read_parquet(path))
+    pl.DataFrame({"gaps": [1, None, 3, 4, 5, 6]}).write_parquet(path)
+    parts = list(TableFile(path).chunks(2))
+    assert {str(part["gaps"].dtype) for part in parts} == {"float64"}, "as the whole file is read"
+    frame.index = pd.Index([f"A-{i}" for i in range(12)], name="customer")
+    frame.to_parquet(path)
+    assert pd.concat(list(TableFile(path).chunks(5))).index.tolist() == frame.index.tolist()
+
+
+def test_rows_are_drawn_without_the_others():
+    file = TableFile(stream(CSV))
+    drawn = file.sample(6, random_state=1)["whole"].tolist()
+    assert len(set(drawn)) == 6
+    assert drawn == sorted(drawn)
+    assert drawn == file.sample(6, random_state=1)["whole"].tolist()
+    assert drawn != file.sample(6, random_state=2)["whole"].tolist()
+    assert len(file.sample(99)) == 12
+
+
+def test_a_table_without_rows_is_one_empty_chunk():
     for data in (b"a,b\n", pd.DataFrame({"a": [], "b": []}).to_parquet()):
-        assert read_file(stream(data)).shape == (0, 2)
+        assert [chunk.shape for chunk in TableFile(stream(data)).chunks(5)] == [(0, 2)]
 
 
 def test_a_long_csv_has_one_type_per_column(tmp_path):
@@ -89,14 +176,15 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("content", "sentence"), BROKEN.items(), ids=range(len(BROKEN)))
-def test_a_broken_file_is_refused(content, sentence, tmp_path):
+def test_a_broken_file_is_refused_before_its_first_chunk(content, sentence, tmp_path):
     path = tmp_path / f"it.{'parquet' if content.startswith(b'PAR1') else 'csv'}"
     path.write_bytes(content)
     for source, name in ((path, f"'{path.name}'"), (stream(content), "Standard input")):
-        with pytest.raises(InputError) as raised:
-            read_file(source)
-        assert str(raised.value).startswith(name)
-        assert sentence in str(raised.value)
+        for read in (read_file, lambda source: next(TableFile(source).chunks(5))):
+            with pytest.raises(InputError) as raised:
+                read(source)
+            assert str(raised.value).startswith(name)
+            assert sentence in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +216,12 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         read_file(stream(CSV))
 
 
-def test_codes_keep_their_leading_zeros():
+def test_codes_keep_their_leading_zeros_whole_and_in_chunks():
     text = "postcode,day,amount,share\n01234,01/02/2024,7,0.5\n99999,03/02/2024,0,0\n,,10,00\n"
-    frame = read_file(stream(text.encode()))
-    assert frame["postcode"].fillna("").tolist() == ["01234", "99999", ""]
-    assert frame["share"].tolist() == ["0.5", "0", "00"]
-    assert frame["amount"].tolist() == [7, 0, 10]
+    for frame in (read_file(stream(text.encode())), joined(TableFile(stream(text.encode())), 1)):
+        assert frame["postcode"].fillna("").tolist() == ["01234", "99999", ""]
+        assert frame["share"].tolist() == ["0.5", "0", "00"]
+        assert frame["amount"].tolist() == [7, 0, 10]
     quoted = 'id;code\n1;"0042"\n2;17\n'
     assert read_file(stream(quoted.encode()))["code"].tolist() == ["0042", "17"]
 
@@ -143,7 +231,7 @@ def test_codes_keep_their_leading_zeros():
 )
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_line_is_bounded_before_it_is_held(content, zipped, monkeypatch):
-    monkeypatch.setattr(reading, "LONGEST", 1_000)
+    monkeypatch.setattr(sources, "LONGEST", 1_000)
     data = content.encode()
     with pytest.raises(InputError, match=r"longer than 1,000 characters|larger than field limit"):
         read_file(stream(gzip.compress(data) if zipped else data))

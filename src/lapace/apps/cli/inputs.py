@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import tempfile
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,7 @@ from lapace.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from lapace.apps.cli.options import Query, Training
+    from lapace.apps.io import TableFile
     from lapace.constraints import Constraint
     from lapace.schema import Feature, Schema
     from lapace.table import Level, Table
@@ -28,6 +32,21 @@ NAMELESS = (("Unnamed: 0",), ("",))  # a first column without a name, as R write
 # Tables
 
 
+def table_file(source: str) -> TableFile:
+    """Opens a file, or standard input, which is kept on disk as long as it is read."""
+    from lapace.apps.io import TableFile
+
+    if Path(source).is_dir():
+        raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
+    if source != STDIN:
+        return TableFile(source)
+    copy = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the table is
+    shutil.copyfileobj(sys.stdin.buffer, copy)
+    table = TableFile(copy)
+    weakref.finalize(table, copy.close)
+    return table
+
+
 def read_table(source: str, id_column: str | None, fitted_id: str | None = None) -> Table:
     """Reads a whole table.
 
@@ -37,12 +56,7 @@ def read_table(source: str, id_column: str | None, fitted_id: str | None = None)
             table's ids, called `id` unless another column is.
         fitted_id: The column that identified the training rows of an explainer, if one was named.
     """
-    from lapace.apps.io import read_file
-
-    if Path(source).is_dir():
-        raise InputError(f"'{source}' is a folder. Name a .csv or .parquet file in it.")
-    frame = read_file(sys.stdin.buffer if source == STDIN else source)
-    return _identified(frame, id_column, fitted_id)
+    return _identified(table_file(source).read(), id_column, fitted_id)
 
 
 def read_training(training: Training, sample: int | None = None, random_state: int = 0) -> Table:
@@ -50,18 +64,16 @@ def read_training(training: Training, sample: int | None = None, random_state: i
 
     Args:
         training: The table and its columns.
-        sample: How many rows are drawn; None for all.
+        sample: How many rows are drawn, from a table that is never held whole; None for all.
         random_state: Seed of the sample.
     """
-    import numpy as np
-
-    if sample is not None and sample < 1:
+    if sample is None:
+        table = read_table(training.train, training.identifier)
+    elif sample < 1:
         raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
-    table = read_table(training.train, training.identifier)
-    if sample is not None:
-        count, generator = len(table), np.random.default_rng(random_state)
-        drawn = generator.choice(count, min(sample, count), replace=False)
-        table = table.take(np.sort(drawn).tolist())
+    else:
+        drawn = table_file(training.train).sample(sample, random_state)
+        table = _identified(drawn, training.identifier)
     column = table.columns.get(training.label or "")
     gaps = 0 if column is None else int(column.missing.sum())
     if column is None or not gaps or gaps == len(table):
@@ -70,18 +82,27 @@ def read_training(training: Training, sample: int | None = None, random_state: i
     return table.take((~column.missing).nonzero()[0].tolist())
 
 
-def read_instances(source: str, query: Query, fitted_id: str | None) -> Table:
+def instance_tables(
+    source: str, query: Query, fitted_id: str | None, size: int | None = None
+) -> tuple[int, Iterator[Table]]:
     """Reads the instances of a table that are asked about.
 
     Args:
         source: A file, or `-` for standard input.
         query: Which instances, and which column identifies them.
         fitted_id: As for `read_table`.
+        size: How many rows a part has at most; None reads all of them as one part.
+
+    Returns:
+        How many instances there are, and their tables.
     """
-    table = read_table(source, query.id_column, fitted_id)
+    file, id_column = table_file(source), query.id_column
+    if size is not None and not query.ids:
+        return len(file), (_identified(part, id_column, fitted_id) for part in file.chunks(size))
+    table = _identified(file.read(), id_column, fitted_id)
     if not query.ids:
-        return table
-    if query.id_column is None and fitted_id is not None and table.ids is None:
+        return len(table), iter([table])
+    if id_column is None and fitted_id is not None and table.ids is None:
         raise InputError(
             f"The explainer's rows were identified by '{fitted_id}', and this table has no such "
             "column: --ids would count rows. Name the column of ids with --id."
@@ -91,7 +112,7 @@ def read_instances(source: str, query: Query, fitted_id: str | None) -> Table:
     if table.ids is None:
         template = replace(chosen.template, index=("id",))
         chosen = replace(chosen, ids=tuple(rows), template=template)
-    return chosen
+    return len(rows), iter([chosen])
 
 
 def choose_rows(names: Sequence[Any], ids: Sequence[str]) -> list[int]:

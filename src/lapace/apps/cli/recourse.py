@@ -93,12 +93,11 @@ def explain(
     disagree: dict[str, list[str]] = {}  # by column of labels
 
     def picked() -> Iterator[tuple[Explanation, Counterfactuals, int]]:
-        whole = inputs.read_instances(instances, query, explainer.id_column_)
-        size = max(1, len(whole)) if output.format_ == "json" else CHUNK
-        is_streamed = output.path is None and output.format_ == "csv"
+        size = None if output.format_ == "json" else CHUNK
+        count, tables = inputs.instance_tables(instances, query, explainer.id_column_, size)
+        start, is_streamed = 0, output.path is None and output.format_ == "csv"
         with progress(shown=not is_streamed) as bar:
-            for start in range(0, max(1, len(whole)), size):
-                table = whole.take(range(start, min(start + size, len(whole))))
+            for table in tables:
                 explanation = explainer.explain(table, **options, progress=bar)
                 every_step = pick == "path"
                 rows = explanation.all_steps() if every_step else getattr(explanation, pick)()
@@ -109,8 +108,9 @@ def explain(
                 _collect_other_labels(table, explanation, disagree)
                 write_letters(explanation)
                 yield explanation, rows, start
+                start += len(table)
                 if bar is not None:
-                    bar("instances", start + len(table), len(whole))
+                    bar("instances", start, count)
 
     output.put(
         table=lambda: rendering.explanation_parts((one, rows) for one, rows, _ in picked()),
@@ -291,7 +291,7 @@ def _explain(
     """Explains the instances of a table at once."""
     explainer = model.load(loader)
     options = query.arguments(explainer, model.path)
-    table = inputs.read_instances(instances, query, explainer.id_column_)
+    table = next(inputs.instance_tables(instances, query, explainer.id_column_)[1])
     with progress() as bar:
         explanation = explainer.explain(table, **options, progress=bar)
     return explainer, explanation, table

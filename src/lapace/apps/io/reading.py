@@ -1,228 +1,187 @@
-"""Reading a table from a file: its format, encoding and separator, and faults in its lines."""
+"""Reading tables from files, whole or in chunks.
+
+A chunk has the types of the whole file: a first pass over all rows finds what each column holds, so
+that results do not depend on where a chunk ends.
+"""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import re
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from io import BytesIO, TextIOWrapper
-from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeAlias, cast
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
-from lapace.errors import InputError, first_line, import_extra
+import numpy as np
 
-__all__ = ["ending_of", "read_file"]
+from lapace.apps.io.sources import Content, TableSource
+from lapace.errors import import_extra
 
-Content: TypeAlias = str | Path | BinaryIO
+__all__ = ["TableFile", "read_file"]
 
-PARQUET, GZIP, UTF16 = b"PAR1", b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")  # how such files begin
-ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
-LONGEST = 10_000_000  # characters of a line, or of a field of several lines
-CODE = re.compile(r"\s*0[0-9]+\s*")  # a number that begins with a zero: a postcode, not an amount
-SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods", ".numbers")
+SCANNED = 100_000  # rows held at a time where a file is only looked through
+NUMBERS = {"int64", "uint64", "float64"}
 
 
 def read_file(content: Content) -> Any:
     r"""Reads a CSV or Parquet file as a pandas frame.
 
     Args:
-        content: A path that ends in `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz` or `.parquet`; or a stream
-            of such content.
+        content: A path that ends in `.csv`, `.tsv`, `.csv.gz`, `.tsv.gz` or `.parquet`; or an open
+            file with such content, which may lie anywhere.
 
     Examples:
-        >>> read_file(BytesIO(b"age,home\n31,own\n44,rent\n")).shape
+        >>> from tempfile import TemporaryFile
+        >>> with TemporaryFile() as file:
+        ...     _ = file.write(b"age,home\n31,own\n44,rent\n")
+        ...     read_file(file).shape
         (2, 2)
     """
-    source, pandas = TableSource.of(content), import_extra("pandas", "pandas", "Reading a file")
-    if source.format == "csv":
-        source = source.checked()
-    with source.explaining_errors(), source.open_bytes() as file:
-        if source.format == "parquet":
-            return pandas.read_parquet(file)
-        codes = dict.fromkeys(source.codes, str)
-        # Whole columns at a time: a type must not depend on where the reader paused.
-        form = {"sep": source.separator, "encoding": source.encoding, "low_memory": False}
-        return pandas.read_csv(file, dtype=codes, **form)
+    return TableFile(content).read()
 
 
 @dataclass(frozen=True)
-class TableSource:
-    """A file of a table: where it is and how it is written.
+class TableFile:
+    r"""A CSV or Parquet file, to be read whole or in chunks.
 
     Attributes:
-        name: The file's name in messages.
-        content: A path, or the bytes of a stream.
-        format: `csv` or `parquet`.
-        zipped: Whether it is compressed with gzip.
-        encoding: The encoding of CSV.
-        separator: The character between fields of CSV.
-        codes: Columns of CSV in which some number begins with a zero, as postcodes do.
-    """
-
-    name: str
-    content: Path | bytes
-    format: Literal["csv", "parquet"] = "csv"
-    zipped: bool = False
-    encoding: str = "utf-8-sig"
-    separator: str = ","
-    codes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, content: Content) -> TableSource:
-        """Looks at a file's first line; refuses a file that does not exist or is of another kind.
-
-        Args:
-            content: As for `read_file`.
-        """
-        if isinstance(content, str | Path):
-            source = _file_at(Path(content))
-        else:
-            source = cls("Standard input", content.read())
-        with source.open_bytes() as file:
-            begin = file.read(4)
-        if not begin:
-            raise InputError(f"{source.name} is empty: it has no columns, and no rows.")
-        if begin == PARQUET or source.format == "parquet":
-            return replace(source, format="parquet")
-        source = replace(source, zipped=begin.startswith(GZIP))
-        with source.explaining_errors():
-            with source.open_bytes() as file:
-                if file.read(2) in UTF16:
-                    source = replace(source, encoding="utf-16")
-            with source.open_text() as lines:
-                first = next(source.bounded(lines), "")
-                return replace(source, separator=_separator(first))
-
-    def open_bytes(self) -> BinaryIO:
-        """Opens the content at its beginning, decompressed."""
-        content = self.content
-        opened: Any = BytesIO(content) if isinstance(content, bytes) else content.open("rb")
-        if self.zipped:
-            unzipped: Any = gzip.GzipFile(fileobj=opened)
-            unzipped.myfileobj = opened  # closed with it
-            opened = unzipped
-        return cast(BinaryIO, opened)
-
-    def open_text(self) -> TextIOWrapper:
-        """Opens the content as text to look at: what cannot be decoded is replaced."""
-        opened = cast(Any, self.open_bytes())
-        return TextIOWrapper(opened, encoding=self.encoding, errors="replace", newline="")
-
-    @contextmanager
-    def explaining_errors(self) -> Iterator[None]:
-        """Turns any error while the file is read into a sentence about the file."""
-        try:
-            yield
-        except (ImportError, InputError):
-            raise
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InputError(f"{self.name} could not be decompressed: {error}.") from None
-        except UnicodeError as error:
-            raise InputError(
-                f"{self.name} is not in {self.encoding.removesuffix('-sig').upper()}. Save it as "
-                "UTF-8 (in a spreadsheet: CSV UTF-8), or convert it: iconv -f WINDOWS-1252 -t "
-                "UTF-8 OLD > NEW."
-            ) from error
-        except Exception as error:  # every library describes a broken file in its own way
-            raise InputError(
-                f"{self.name} could not be read as a table: {first_line(error)}"
-            ) from error
-
-    def bounded(self, lines: TextIOWrapper) -> Iterator[str]:
-        """Yields the lines of a text; refuses one that would take gigabytes to hold."""
-        number = 0
-        while line := lines.readline(LONGEST):
-            number += 1
-            if len(line) >= LONGEST:
-                raise InputError(
-                    f"{self.name}: line {number} is longer than {LONGEST:,} characters. Is it a "
-                    "table, with a line for each row?"
-                )
-            yield line
-
-    def checked(self) -> TableSource:
-        """Returns the source with its columns of codes.
-
-        Refuses CSV that pandas would mend in silence: a name used twice, a line cut short.
-        """
-        csv.field_size_limit(LONGEST)
-        codes: set[int] = set()
-        mark = re.escape(self.separator)
-        padded = re.compile(rf'(?:^|{mark})"?0\d+"?(?:{mark}|\s*$)')  # 01234
-        with self.explaining_errors(), self.open_text() as lines:
-            flagged = False
-
-            def looked_at() -> Iterator[str]:
-                nonlocal flagged
-                for line in self.bounded(lines):
-                    flagged = flagged or padded.search(line) is not None
-                    yield line
-
-            reader = csv.reader(looked_at(), delimiter=self.separator)
-            names: list[str] = []
-            begin, end = 1, 0
-            for row in reader:
-                begin, end = end + 1, reader.line_num
-                if not row or (len(row) == 1 and row[0].isspace()):
-                    continue  # empty lines are left out, as pandas does
-                if len(row) != len(names or row):
-                    raise self._ragged(begin, len(row), len(names))
-                if flagged and names:
-                    codes |= {k for k, cell in enumerate(row) if CODE.fullmatch(cell)}
-                names, flagged = names or row, False
-        for k, name in enumerate(names):
-            if name and name in names[:k]:
-                raise InputError(
-                    f"{self.name} could not be read as a table: column '{name}' is in the table "
-                    "twice. Rename one of them."
-                )
-        return replace(self, codes=tuple(names[k] for k in sorted(codes) if names[k]))
-
-    def _ragged(self, line: int, fields: int, columns: int) -> InputError:
-        """The error for a row with too many or too few fields, which begins at a line."""
-        separator = "a comma" if self.separator == "," else repr(self.separator)
-        hint = (
-            f"Put a value with {separator} in it in double quotes."
-            if fields > columns
-            else "Is a value left out, a double quote never closed, or the file cut short?"
-        )
-        return InputError(
-            f"{self.name} could not be read as a table: line {line} has {fields} "
-            f"field{'s' * (fields != 1)}, and the first line names {columns} "
-            f"column{'s' * (columns != 1)}. {hint}"
-        )
-
-
-def _file_at(path: Path) -> TableSource:
-    ending = ending_of(path)
-    if ending not in ENDINGS:
-        *others, last = ENDINGS
-        sheet = " Save it as CSV first." if ending in SPREADSHEETS else ""
-        raise InputError(
-            f"'{path.name}' is not read: files end in {', '.join(others)} or {last}.{sheet}"
-        )
-    if not path.is_file():
-        raise InputError(f"There is no file '{path.name}' in '{path.parent}'.")
-    return TableSource(f"'{path.name}'", path, "parquet" if ending == ".parquet" else "csv")
-
-
-def ending_of(path: Path) -> str:
-    """Returns a file's ending, `.gz` together with the one before it.
+        content: As for `read_file`.
 
     Examples:
-        >>> ending_of(Path("Orders.2024.CSV.gz")), ending_of(Path("orders.csv"))
-        ('.csv.gz', '.csv')
+        >>> from tempfile import TemporaryFile
+        >>> with TemporaryFile() as file:
+        ...     _ = file.write(b"age,home" + b"\n31,own" * 5)
+        ...     table = TableFile(file)
+        ...     len(table), [len(chunk) for chunk in table.chunks(2)]
+        (5, [2, 2, 1])
     """
-    ending = path.suffix.lower()
-    return Path(path.stem).suffix.lower() + ending if ending == ".gz" else ending
+
+    content: Content = field(repr=False)
+
+    @cached_property
+    def _source(self) -> TableSource:
+        """The file, its lines checked."""
+        source = TableSource.of(self.content)
+        return source.checked() if source.format == "csv" else source
+
+    def read(self) -> Any:
+        """Reads the whole table as one frame."""
+        source, pandas = self._source, _pandas()
+        with source.explaining_errors(), source.open_bytes() as file:
+            if source.format == "parquet":
+                return pandas.read_parquet(file)
+            return pandas.read_csv(file, **_csv_settings(source))
+
+    @cached_property
+    def _scan(self) -> tuple[int, dict[str, Any]]:
+        """The number of rows, and the types of columns on which chunks would not agree."""
+        return (_scan_csv if self._source.format == "csv" else _scan_parquet)(self._source)
+
+    def __len__(self) -> int:
+        return self._scan[0]
+
+    def chunks(self, size: int) -> Iterator[Any]:
+        """Yields the table as frames of at most `size` rows, in order; at least one frame."""
+        batches = _csv_batches if self._source.format == "csv" else _parquet_batches
+        yield from batches(self._source, size, self._scan[1])
+
+    def sample(self, count: int, random_state: int = 0) -> Any:
+        """Draws rows without replacement, in their order, without holding the others."""
+        generator = np.random.default_rng(random_state)
+        rows = np.sort(generator.choice(len(self), min(count, len(self)), replace=False))
+        parts, begin = [], 0
+        for chunk in self.chunks(SCANNED):
+            inside = rows[(rows >= begin) & (rows < begin + len(chunk))]
+            parts.append(chunk.iloc[inside - begin])
+            begin += len(chunk)
+        drawn = [part for part in parts if len(part)] or parts[:1]  # the columns, without rows
+        return _pandas().concat(drawn, ignore_index=True)
 
 
-def _separator(first: str) -> str:
-    """The separator of a first line: a comma, unless it has none or fewer than semicolons."""
-    counts = {mark: first.count(mark) for mark in (",", ";", "\t", "|")}
-    semicolons = counts[";"] > counts[","] and '"' not in first
-    return max(counts, key=counts.__getitem__) if not counts[","] or semicolons else ","
+def _pandas() -> Any:
+    return import_extra("pandas", "pandas", "Reading a file")
+
+
+# ------------------------------------------------------------------------------------------------
+# CSV
+
+
+def _csv_settings(source: TableSource) -> dict[str, Any]:
+    # Whole columns at a time: a type must not depend on where the reader paused.
+    settings = {"sep": source.separator, "encoding": source.encoding, "low_memory": False}
+    return {**settings, "dtype": dict.fromkeys(source.codes, str)}
+
+
+def _csv_batches(source: TableSource, size: int, types: dict[str, Any]) -> Iterator[Any]:
+    settings = {**_csv_settings(source), "chunksize": size}
+    settings["dtype"] |= types
+    with (
+        source.explaining_errors(),
+        source.open_bytes() as file,
+        _pandas().read_csv(file, **settings) as reader,
+    ):
+        for batch in reader:
+            yield batch.reset_index(drop=True)
+
+
+def _scan_csv(source: TableSource) -> tuple[int, dict[str, Any]]:
+    """Counts the rows, and finds the types of columns where batches disagree."""
+    infer, count = _pandas().api.types.infer_dtype, 0
+    kinds: dict[str, set[str]] = {}
+    for batch in _csv_batches(source, SCANNED, {}):
+        count += len(batch)
+        for name in batch:
+            kinds.setdefault(name, set()).add(_kind_of(batch[name], infer))
+    types = {name: _common_type(some) for name, some in kinds.items()}
+    return count, {name: dtype for name, dtype in types.items() if dtype is not None}
+
+
+def _kind_of(column: Any, infer: Any) -> str:
+    """The kind of values in one batch of a column."""
+    if not column.notna().any():
+        return "empty"
+    if str(column.dtype) in ("bool", *NUMBERS):
+        return str(column.dtype)
+    return "bool" if infer(column, skipna=True) == "boolean" else "text"
+
+
+def _common_type(kinds: set[str]) -> Any:
+    """The type a whole column has when it is read at once; None where every batch gets it right.
+
+    Examples:
+        >>> _common_type({"int64", "empty"}), _common_type({"int64", "text"})
+        ('float64', <class 'str'>)
+    """
+    if "text" in kinds or ("bool" in kinds and kinds & NUMBERS):
+        return str
+    numbers, whole = kinds & NUMBERS, kinds <= {"int64", "uint64"}
+    return "float64" if numbers and not whole else None
+
+
+# ------------------------------------------------------------------------------------------------
+# Parquet
+
+
+def _scan_parquet(source: TableSource) -> tuple[int, dict[str, Any]]:
+    """Counts the rows, and finds columns of whole numbers of which some are missing."""
+    arrow = _arrow("pyarrow")
+    with source.explaining_errors(), source.open_bytes() as file:
+        opened = _arrow("pyarrow.parquet").ParquetFile(file)
+        whole = [f.name for f in opened.schema_arrow if arrow.types.is_integer(f.type)]
+        gaps: set[str] = set()
+        for batch in opened.iter_batches(SCANNED, columns=whole) if whole else ():
+            gaps |= {n for n, c in zip(whole, batch.columns, strict=True) if c.null_count}
+        return opened.metadata.num_rows, dict.fromkeys(gaps, "float64")
+
+
+def _parquet_batches(source: TableSource, size: int, types: dict[str, Any]) -> Iterator[Any]:
+    with source.explaining_errors(), source.open_bytes() as file:
+        opened = _arrow("pyarrow.parquet").ParquetFile(file)
+        if not opened.metadata.num_rows:
+            yield opened.read().to_pandas()
+        for batch in opened.iter_batches(size):
+            frame = batch.to_pandas()
+            yield frame.astype({name: dtype for name, dtype in types.items() if name in frame})
+
+
+def _arrow(module: str) -> Any:
+    return import_extra(module, "arrow", "Reading a Parquet file in chunks")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import narwhals.stable.v2 as nw
 
-from lapace.apps.io.reading import ending_of
+from lapace.apps.io.sources import ending_of
 from lapace.errors import InputError, first_line, import_extra
 from lapace.files import write_whole
 

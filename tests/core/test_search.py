@@ -201,8 +201,8 @@ def test_best_rows_keep_a_margin_and_a_floor_or_are_marked(call):
             assert ("edge" in mark) == (not sure[k])
             assert ("unusual" in mark) == (not usual[k])
         marks |= set(rows.mark)
-        if "edge" in rows.mark[0]:
-            assert len(rows) == 1  # given only where no row has a margin
+        if rows.mark[0] == "edge, unusual":
+            assert len(rows) == 1  # given only where no row has a margin or keeps the floor
         assert len({mark == "" for mark in rows.mark}) == 1  # and marked ones only without others
         assert rows.ok.tolist() == judge.ok(i, rows.cells).tolist()
         assert rows.ok.all() == nearest.ok[nearest.instance == i][0]
@@ -229,7 +229,19 @@ def test_best_rows_are_minimal_among_the_acceptable(call):
             if mark == "" and len(simpler):
                 assert not judge.acceptable(i, simpler).any()
                 tried += 1
+            if mark == "edge" and len(simpler):  # the closest that keeps the floor
+                assert not (judge.ok(i, simpler) & judge.usual(i, simpler)).any()
     assert tried > 0
+
+
+@pytest.mark.parametrize("fixed", ["fixed income, home", "fixed income, age"])
+def test_best_lacks_both_margin_and_floor_only_where_no_usual_row_is_found(fixed):
+    here = worlds.bank()
+    best = worlds.explain(here, constraints=[fixed], steps=10).best(1)
+    usual = worlds.explain(here, constraints=[fixed], steps=10, plausibility=RARE).nearest()
+    assert "edge" in best.mark
+    lacks_both = set(best.instance[best.mark == "edge, unusual"].tolist())
+    assert not lacks_both & set(usual.instance[usual.ok].tolist())
 
 
 @each_call

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each, matches, places_in_groups
 from lapace.explainer.endpoints import Paths, Starts, near_samples
-from lapace.explainer.oracle import MARGIN, OK, RARE, USUAL, Oracle
+from lapace.explainer.oracle import FLOOR, MARGIN, OK, RARE, SOUND, Oracle
 from lapace.explainer.problem import InstanceRows, Problem
 from lapace.paths import Steps, join_rows, take_rows
 from lapace.schema import Schema
@@ -73,8 +73,8 @@ def find_minimal(
 ) -> tuple[dict[str, MinimalRows], InstanceRows]:
     """Finds `nearest` and `best` of some instances by making starts minimal.
 
-    Rows of `best` keep a margin and a floor where a start of the instance does; else a margin;
-    where no start has one, `nearest` is given, marked.
+    Rows of `best` keep a margin and a floor where a start of the instance does; else the floor;
+    else a margin. Where no start has either, `nearest` is given. All but the first are marked.
 
     Args:
         problem: The problem.
@@ -143,30 +143,28 @@ def _complying(
 def _starts_of_best(
     problem: Problem, instance: Ints, starts: Starts, oracle: Oracle
 ) -> list[InstanceRows]:
-    """Returns starts with a margin above the floor; those below it where an instance has no other.
+    """Returns starts with a margin above the floor; of an instance without such, one of the two.
 
-    Where no start of an instance will do, many more sampled rows are tried, unless the search is
+    Where no start of an instance has both, many more sampled rows are tried, unless the search is
     frugal.
     """
     some = take_rows(starts, np.isin(starts.instance, instance))
-    sure, usual = _sure_and_usual(some, oracle)
-    missing = np.setdiff1d(instance, [*some.instance[usual], *oracle.infeasible])
+    sound = some.instance[_meet(some, oracle, SOUND)]
+    missing = np.setdiff1d(instance, [*sound, *oracle.infeasible])
     if len(missing) and problem.schema.shape is None and not problem.search.frugal:
         more, _ = near_samples(problem, missing, oracle, WIDER)
         some = Starts.join([some, Starts.join([more])])
-        sure, usual = _sure_and_usual(some, oracle)
-    only_sure = sure & ~np.isin(some.instance, some.instance[usual])
-    return [
-        take_rows(some, which).closest(demand, problem.search.n_starts)
-        for which, demand in ((usual, USUAL), (only_sure, MARGIN))
-    ]
+    parts = []
+    for demand in (SOUND, FLOOR, MARGIN):
+        met = _meet(some, oracle, demand)
+        parts.append(take_rows(some, met).closest(demand, problem.search.n_starts))
+        some = take_rows(some, ~np.isin(some.instance, some.instance[met]))
+    return parts
 
 
-def _sure_and_usual(starts: Starts, oracle: Oracle) -> tuple[Bools, Bools]:
-    """Tells which starts have a margin, and which of these are above the floor as well."""
-    every = np.ones(len(starts.instance), dtype=np.int64)
-    sure = oracle.meets(starts.steps, starts.instance, MARGIN * every)
-    return sure, sure & oracle.meets(starts.steps, starts.instance, USUAL * every)
+def _meet(starts: Starts, oracle: Oracle, demand: int) -> Bools:
+    """Tells which starts meet a demand."""
+    return oracle.meets(starts.steps, starts.instance, np.full(len(starts.instance), demand))
 
 
 def _made(
@@ -203,7 +201,7 @@ def _different(
     Two ways are different if neither changes all the features the other changes, or if they differ
     in a category.
     """
-    schema, rows = problem.schema, take_rows(rows, rows.demand >= MARGIN)
+    schema, rows = problem.schema, take_rows(rows, rows.demand > OK)
     if kept is not None:
         rows = join_rows([kept, rows])
     changed = schema.changed(problem.instances.cells[rows.instance], rows.cells)
@@ -260,7 +258,7 @@ def _with_one_fixed(
     instance, fixed, each = pairs[pair, 0], pairs[pair, 1], np.arange(len(pair))
     cells = starts.steps.cells[start]
     cells[each, fixed] = originals[instance, fixed]
-    tried = InstanceRows.of(schema.derive(cells, originals[instance]), instance, USUAL)
+    tried = InstanceRows.of(schema.derive(cells, originals[instance]), instance, SOUND)
     accepted = oracle.accepts(tried.cells, instance, tried.demand)
     tried, pair = take_rows(tried, accepted), pair[accepted]
     order = np.lexsort((problem.distances(tried.cells, tried.instance), pair))

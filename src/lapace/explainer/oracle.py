@@ -19,12 +19,12 @@ from lapace.schema import Schema
 if TYPE_CHECKING:
     from lapace.explainer.problem import Problem
 
-__all__ = ["MARGIN", "OK", "RARE", "USUAL", "Oracle", "query_rows"]
+__all__ = ["FLOOR", "MARGIN", "OK", "RARE", "SOUND", "Oracle", "query_rows"]
 
 MAX_REFUSED = 200  # rows of a search the classifier may raise on before it counts as broken
 RARE = 0.05  # the floor of `best`: a share of the training rows of the target is less dense
-# What a row has to be: ok; ok with a margin; ok with a margin and not too unusual.
-OK, MARGIN, USUAL = 0, 1, 2
+# What a row has to be: ok; ok with a margin; ok above the floor; ok with both.
+OK, MARGIN, FLOOR, SOUND = 0, 1, 2, 3
 
 
 def query_rows(
@@ -130,7 +130,7 @@ class Oracle:
         Args:
             cells: Rows, their derived columns computed.
             instance: The instance of each.
-            demand: `OK`, `MARGIN` or `USUAL`: what each row has to keep.
+            demand: `OK`, `MARGIN`, `FLOOR` or `SOUND`: what each row has to keep.
         """
         with self.timed("constraints"):
             accepted = self.problem.feasible(cells, instance)
@@ -143,11 +143,11 @@ class Oracle:
         return accepted
 
     def meets(self, steps: Steps, instance: Ints, demand: Ints) -> Bools:
-        """Whether evaluated rows are ok and, where that is asked, have a margin and are usual."""
+        """Whether evaluated rows are ok and, where that is asked, usual and with a margin."""
         accepted = steps.ok
-        rows = np.flatnonzero(accepted & (demand >= MARGIN))
+        rows = np.flatnonzero(accepted & np.isin(demand, (MARGIN, SOUND)))
         accepted[rows] = self.has_margin(steps.take(rows), instance[rows])
-        rows = np.flatnonzero(accepted & (demand >= USUAL))
+        rows = np.flatnonzero(accepted & np.isin(demand, (FLOOR, SOUND)))
         accepted[rows] = self.density(steps.take(rows), instance[rows]) >= RARE
         return accepted
 

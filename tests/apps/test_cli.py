@@ -1019,7 +1019,7 @@ def test_a_quiet_command_shows_no_progress(monkeypatch):
 # --- the page --------------------------------------------------------------------------------
 
 
-def options_table(command):
+def option_rows(command):
     """A command's options as the page lists them: arguments, then options, those to load last."""
     rows = []
     for parameter in command.params:
@@ -1034,18 +1034,40 @@ def options_table(command):
         panel = getattr(parameter, "rich_help_panel", None) or ""
         rows.append((is_option, panel, f"| {names} | {text}{value} |"))
     rows.sort(key=lambda row: row[:2])  # stable: otherwise as in the help
-    return "\n".join(["| option | meaning |", "| --- | --- |", *(row[-1] for row in rows)])
+    return [row[-1] for row in rows]
+
+
+def shared_rows():
+    """Options that at least four commands have alike, each with the commands that have it."""
+    users = {}
+    for name in EXAMPLES:
+        for row in option_rows(leaves()[name]):
+            users.setdefault(row, []).append(name)
+    return {row: names for row, names in users.items() if len(names) >= 4}
+
+
+def section_of(title):
+    page = PAGE.read_text(encoding="utf-8")
+    section = re.search(rf"^## {title}$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL)
+    assert section, f"docs/reference/cli.md has no section '## {title}'"
+    return section[1]
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_every_command_and_every_option_is_documented(name):
-    page, table = PAGE.read_text(encoding="utf-8"), options_table(leaves()[name])
-    section = re.search(
-        rf"^## lapace {name}$(.*?)(?=^## |\Z)", page, flags=re.MULTILINE | re.DOTALL
-    )
-    assert section, f"docs/reference/cli.md has no section '## lapace {name}'"
-    assert f"lapace {name}" in section[1]
-    assert table in section[1], table
+    shared = shared_rows()
+    own = [row for row in option_rows(leaves()[name]) if row not in shared]
+    table = "\n".join(["| option | meaning |", "| --- | --- |", *own])
+    section = section_of(f"lapace {name}")
+    assert f"lapace {name}" in section
+    assert not own or table in section, table
+
+
+def test_options_of_several_commands_are_documented_once():
+    rows = [f"{row} {', '.join(f'`{n}`' for n in names)} |" for row, names in shared_rows().items()]
+    head = ["| option | meaning | commands |", "| --- | --- | --- |"]
+    table = "\n".join([*head, *rows])
+    assert table in section_of("Options of several commands"), table
 
 
 def test_the_page_names_no_option_that_does_not_exist():

@@ -17,12 +17,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Literal, NamedTuple
 
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  as torch names it
 
@@ -357,5 +357,11 @@ def few_threads(shape: Shape) -> Iterator[None]:
     wait for each other at every product made training ten times slower and explaining five times.
     """
     torch.get_num_threads()  # torch sets up a new thread at its first use, limits included
-    with threadpool_limits(None if shape.hidden > WIDE else 1, user_api="openmp"):
+    with _thread_pools().limit(limits=None if shape.hidden > WIDE else 1, user_api="openmp"):
         yield
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """Returns the libraries with threads; looking for them takes longer than a small search."""
+    return ThreadpoolController()

@@ -436,8 +436,9 @@ class _Minimiser:
         ended = rows[~self.pulling[rows] & (self.turn[rows] >= self.count[rows])]
         # Once one change is undone, another that was refused may be possible.
         again = (self.undone[ended] > 0) & (self.undone[ended] < self.count[ended])
-        self.begin_undoing(ended[again])
-        self.begin_pulling(ended[~again])
+        if len(ended):
+            self.begin_undoing(ended[again])
+            self.begin_pulling(ended[~again])
         undoing, values = rows[~self.pulling[rows]], np.empty(len(self.cells))
         values[undoing] = self.originals[undoing, self.order[undoing, self.turn[undoing]]]
         queried, rest = [undoing], rows[self.pulling[rows] & (self.turn[rows] < self.count[rows])]

@@ -161,6 +161,8 @@ class Oracle:
 
     def density(self, steps: Steps, instance: Ints) -> Floats:
         """Returns the share of training rows of the label meant that are less dense than rows."""
+        if not len(instance):
+            return np.empty(0)
         label = self.problem.instances.label_reached(steps.predicted, instance)
         return self.problem.fitted.decoder.density(self.problem.schema, steps.cells, label)
 

@@ -149,20 +149,20 @@ def _starts_of_best(
     frugal.
     """
     some = take_rows(starts, np.isin(starts.instance, instance))
-    sound = some.instance[_meet(some, oracle, SOUND)]
+    sound = some.instance[_demand_kept(some, oracle, SOUND)]
     missing = np.setdiff1d(instance, [*sound, *oracle.infeasible])
     if len(missing) and problem.schema.shape is None and not problem.search.frugal:
         more, _ = near_samples(problem, missing, oracle, WIDER)
         some = Starts.join([some, Starts.join([more])])
     parts = []
     for demand in (SOUND, FLOOR, MARGIN):
-        met = _meet(some, oracle, demand)
+        met = _demand_kept(some, oracle, demand)
         parts.append(take_rows(some, met).closest(demand, problem.search.n_starts))
         some = take_rows(some, ~np.isin(some.instance, some.instance[met]))
     return parts
 
 
-def _meet(starts: Starts, oracle: Oracle, demand: int) -> Bools:
+def _demand_kept(starts: Starts, oracle: Oracle, demand: int) -> Bools:
     """Tells which starts meet a demand."""
     return oracle.meets(starts.steps, starts.instance, np.full(len(starts.instance), demand))
 

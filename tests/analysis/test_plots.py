@@ -159,7 +159,6 @@ def test_a_whole_explanation_is_not_one_instance(explainer, explanation, instanc
     draw = {
         "path": plots.path,
         "latent_map": lambda one: plots.latent_map(explainer, one),
-        "prototypes": lambda one: plots.prototypes(explainer, instance=one),
     }
     for name, function in draw.items():
         with pytest.raises(
@@ -174,10 +173,8 @@ def test_an_instance_is_called_by_its_id(explainer, instance):
     ids = tuple(1234 - instance.position + i for i in range(len(instance.explanation)))
     called = replace(instance.explanation, ids=ids)[instance.position]
     assert any(word.startswith("Instance 1234,") for word in words(plots.path(called)))
-    assert "instance 1234" in words(plots.prototypes(explainer, "approved", called))
     long = replace(instance.explanation, ids=("5f0c1d7a-9c3e-4f51-8a52-6f4f2b1a7e90",) * len(ids))
-    for draw in (plots.path, lambda one: plots.prototypes(explainer, "approved", one)):
-        assert overlaps(draw(long[instance.position]).figure) == []
+    assert overlaps(plots.path(long[instance.position]).figure) == []
 
 
 def test_under_any_other_the_labels_reached_are_named():
@@ -235,7 +232,7 @@ def test_images_become_a_strip():
     edges = [to_hex(patch.get_edgecolor()).upper() for patch in ax.patches]
     assert (edges[0], edges[-1]) == (colour(label), colour(target))
     assert overlaps(ax.figure) == []
-    ax = plots.prototypes(explainer, instance=one)
+    ax = plots.prototypes(explainer)
     shown = [picture.get_array() for picture in ax.images]
     for picture, prototype in zip(shown, explainer.prototypes_, strict=True):
         np.testing.assert_allclose(picture, prototype.cells.reshape(8, 8))
@@ -344,10 +341,9 @@ def test_prototypes_are_written_out(explainer):
     assert words(plots.prototypes(bank, "approved")).count("refused") == 1  # not the label
 
 
-def test_prototypes_of_one_label_beside_an_instance(explainer, instance):
-    ax = plots.prototypes(explainer, "approved", instance)
+def test_prototypes_of_one_label(explainer):
+    ax = plots.prototypes(explainer, "approved")
     assert words(ax).count("approved") == 3
-    assert f"instance {instance.position}" in words(ax)
     assert overlaps(ax.figure) == []
     with pytest.raises(
         InputError, match=r"no prototypes of 'maybe'\. The labels are 'approved', '"
@@ -358,17 +354,11 @@ def test_prototypes_of_one_label_beside_an_instance(explainer, instance):
 def test_shades_say_more_less_or_other(explainer):
     schema = explainer.schema_  # age, income, debt, home, married, grade
     cells = np.array([[50, 50, 30, 0, 0, 1], [50, 90, 30, 0, 0, 1], [50, 9, 30, 1, 0, 1]], float)
-    contrast = _contrast(schema, cells, None)
+    contrast = _contrast(schema, cells)
     assert contrast[2, 1] < -0.4 < 0.4 < contrast[1, 1]
     assert np.isnan(contrast[2, 3])
     assert not contrast[:, [0, 2, 4, 5]].any()
     assert not contrast[:2, 3].any()
-    original = np.array([50, 50, np.nan, 1, 0, 0], dtype=float)
-    beside = _contrast(schema, cells, original)
-    assert beside[0, 1] == beside[2, 3] == 0
-    assert np.isnan(beside[:, 2]).all()
-    assert np.isnan(beside[:2, 3]).all()
-    assert (beside[:, 5] > 0).all()
 
 
 # --- what it needs ----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from lapace.arrays import Bools, Floats, Ints
 from lapace.classifier import Classifier
 from lapace.metrics import measures
-from lapace.metrics.measures import Plausibility, mean, median, privacy
+from lapace.metrics.measures import Plausibility, mean, median
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 from lapace.schema.distance import kneighbors
@@ -25,7 +25,6 @@ def evaluate(
     classifier: Any,
     reference: Any,
     tried: ArrayLike | None = None,
-    held_out: Any = None,
     retrained: Sequence[Any] = (),
 ) -> dict[str, float]:
     """Returns all metrics that apply, by name.
@@ -44,7 +43,6 @@ def evaluate(
     | `density`, `density_median` | share of the label's rows that are less dense; or NaN |
     | `diversity` | NaN where each instance has one counterfactual |
     | `training_distance`, `copies` | median distance to the nearest reference row, share at 0 |
-    | **with** `held_out` | `held_out_distance`, `held_out_copies`, `privacy_ratio` |
     | **with** `retrained` | `model_robustness`, the mean of `votes` |
 
     Args:
@@ -52,7 +50,6 @@ def evaluate(
         classifier: The user's model, or a wrapped one (whose query count does not change).
         reference: The training table. The classifier is queried about each of its rows.
         tried: Positions of the instances tried, as in `validity`.
-        held_out: Rows of the same kind that nothing was fitted on.
         retrained: Models trained again.
 
     Examples:
@@ -72,12 +69,6 @@ def evaluate(
     asked = Classifier(model, reading.schema, labels)
     codes = asked.predict(train) if labels else asked.fit_labels(train)
     values = _quality(counterfactuals, ok, tried) | _plausibility(ok, asked, train, codes)
-    if held_out is not None:
-        fresh = ok.schema.read(held_out).checked()  # which may have levels of its own
-        kept = privacy(fresh.schema, ok.cells, train, fresh.cells)
-        values["held_out_distance"] = kept.held_out
-        values["held_out_copies"] = kept.held_out_copies
-        values["privacy_ratio"] = kept.ratio
     if retrained:
         values["model_robustness"] = mean(votes(ok, asked, retrained))
     return values

@@ -1,4 +1,4 @@
-"""Validity, distance, sparsity, diversity, plausibility, and nearness to training rows."""
+"""Validity, distance, sparsity, diversity and plausibility."""
 
 from __future__ import annotations
 
@@ -265,39 +265,3 @@ def distinct_rows(cells: Floats) -> tuple[Ints, Ints]:
     first, which = distinct(np.where(np.isnan(cells), np.nan, cells) + 0.0)
     order = np.argsort(first)
     return first[order], np.bincount(which, minlength=len(first))[order]
-
-
-class Privacy(NamedTuple):
-    """Distances of rows to training rows, beside those of held-out rows.
-
-    Attributes:
-        distance: Median distance of the rows to the nearest training row.
-        held_out: Median distance of held-out rows to the nearest training row.
-        ratio: distance / held_out; well under 1 the rows give training rows away. NaN if both are
-            0, infinite if only held_out is.
-        copies: Share of the rows that are exact copies of a training row.
-        held_out_copies: Share of the held-out rows that are.
-    """
-
-    distance: float
-    held_out: float
-    ratio: float
-    copies: float
-    held_out_copies: float
-
-
-def privacy(schema: Schema, cells: Floats, train: Floats, held_out: Floats) -> Privacy:
-    """Compares the distances of rows and of held-out rows to the nearest training row.
-
-    With D(x) = min over training rows t of d(x, t): medians of D, their ratio, shares of D = 0.
-
-    Examples:
-        >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5], [5.0]]))
-        >>> train, held_out = np.array([[0.0], [2.5]]), np.array([[0.0], [1.25]])
-        >>> privacy(schema, np.array([[0.625]]), train, held_out)
-        Privacy(distance=0.125, held_out=0.125, ratio=1.0, copies=0.0, held_out_copies=0.5)
-    """
-    ours, theirs = (kneighbors(schema, rows, train)[0].ravel() for rows in (cells, held_out))
-    middle, usual = median(ours), median(theirs)
-    ratio = middle / usual if usual else math.inf if middle > 0 else math.nan
-    return Privacy(middle, usual, ratio, mean(ours == 0), mean(theirs == 0))

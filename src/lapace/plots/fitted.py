@@ -14,29 +14,21 @@ from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.plots import style
 from lapace.plots.images import gallery
-from lapace.plots.style import INK, SOFT, colour, shorten, tint, write
-from lapace.result import InstanceExplanation
+from lapace.plots.style import SOFT, colour, shorten, tint, write
 from lapace.schema import Feature, Schema
 
 
 @rc_context(style.LITERAL)
-def prototypes(
-    explainer: Any,
-    label: Any = None,
-    instance: InstanceExplanation | None = None,
-    ax: Axes | None = None,
-) -> Axes:
+def prototypes(explainer: Any, label: Any = None, ax: Axes | None = None) -> Axes:
     """Draws prototypes side by side, a column each, and highlights their differences.
 
     A number is shaded by how far above or below the others it lies, in the ranks of the training
-    table, and a category where it is not the most frequent one. With an instance, shown in the
-    first column, everything is compared with it, and equal cells are pale. Prototypes of images
-    are drawn as images, a column for each label, without the instance.
+    table, and a category where it is not the most frequent one. Prototypes of images are drawn as
+    images, a column for each label.
 
     Args:
         explainer: A fitted explainer; `schema_`, `classes_` and `prototypes_` are read.
         label: Only the prototypes of this label.
-        instance: One instance of an explanation to compare with.
         ax: Axes to draw on; by default those of a new figure of fitting size.
 
     Examples:
@@ -48,42 +40,29 @@ def prototypes(
         >>> [text.get_text() for text in prototypes(bank).texts if "30" in text.get_text()]
         ['30']
     """
-    if instance is not None:
-        style.check_instance(instance, "prototypes")
-    classes = explainer.classes_
+    classes, schema = explainer.classes_, explainer.schema_
     chosen = [p for p in explainer.prototypes_ if label is None or p.label == label]
     if not chosen:
         listed = ", ".join(map(repr, classes))
         raise InputError(f"There are no prototypes of {label!r}. The labels are {listed}.")
-    schema = explainer.schema_ if instance is None else instance.explanation.schema
     if schema.shape is not None:
         return gallery(schema, classes, chosen, ax)
-    original = None if instance is None else instance.explanation.instances[instance.position]
-    cells = np.stack([p.cells for p in chosen])  # (columns, d)
-    contrast = _contrast(schema, cells, original)
+    contrast = _contrast(schema, np.stack([p.cells for p in chosen]))  # (prototypes, d)
     largest = np.nan_to_num(np.abs(contrast), nan=1.0).max(axis=0)
     rows = np.sort(np.argsort(-largest, kind="stable")[: 2 * style.ROWS])
-    shift = 0 if instance is None else 1
-    ax = _table(schema, rows, max(3, len(chosen) + shift), ax)  # three for the legend
+    ax = _table(schema, rows, max(3, len(chosen)), ax)  # three for the legend
     style.title(ax, "Prototypes" if label is None else f"Prototypes of {label}")
-    _legend(ax, len(rows), len(schema.features) - len(rows), instance is not None)
-    if instance is not None and original is not None:
-        code = instance.explanation.labels.index(instance.label)
-        name = shorten(f"instance {instance.name}", 14)
-        _heading(ax, 0, str(instance.label), code, name)
-        for y, i in enumerate(rows):
-            _cell(ax, 0, y, schema.features[i].text(original[i]), "white", weight="bold")
-    for x, p in enumerate(chosen, start=shift):
+    _legend(ax, len(rows), len(schema.features) - len(rows))
+    for x, p in enumerate(chosen):
         note = "" if np.isnan(p.probability) else f"{p.probability:.0%}"
         _heading(ax, x, str(p.label), p.code, str(p.number), note if p.valid else "refused")
         for y, i in enumerate(rows):
-            face, ink = _shade(float(contrast[x - shift, i]), instance is not None)
-            _cell(ax, x, y, schema.features[i].text(p.cells[i]), face, color=ink)
+            _cell(ax, x, y, schema.features[i].text(p.cells[i]), _shade(float(contrast[x, i])))
     return ax
 
 
-def _contrast(schema: Schema, cells: Floats, original: Floats | None) -> Floats:
-    """Returns how far cells lie above or below the usual cell or the instance's, from -1 to 1.
+def _contrast(schema: Schema, cells: Floats) -> Floats:
+    """Returns how far cells lie above or below the usual cell of their column, from -1 to 1.
 
     It is NaN where they differ and neither is more: another category, or a missing number.
     """
@@ -92,14 +71,10 @@ def _contrast(schema: Schema, cells: Floats, original: Floats | None) -> Floats:
         values = cells[:, i]
         if feature.numeric:
             scores = _scores(feature, values)
-            usual = np.median(scores) if original is None else _scores(feature, original[[i]])[0]
-            contrast[:, i] = np.clip((scores - usual) / 1.5, -1, 1)
+            contrast[:, i] = np.clip((scores - np.median(scores)) / 1.5, -1, 1)
         else:
             levels, counts = np.unique(values, return_counts=True)
-            usual = levels[counts.argmax()] if original is None else original[i]
-            contrast[:, i] = np.where(values == usual, 0.0, np.nan)
-    if original is not None:
-        contrast[~schema.changed(original, cells)] = 0.0
+            contrast[:, i] = np.where(values == levels[counts.argmax()], 0.0, np.nan)
     return contrast
 
 
@@ -113,13 +88,13 @@ def _scores(feature: Feature, values: Floats) -> Floats:
 MORE, LESS, OTHER = "#5B3A8C", "#8C5A2B", "#C9A227"  # none the colour of a first label
 
 
-def _shade(contrast: float, beside_instance: bool) -> tuple[Any, str]:
-    """Returns the colours of a cell and its text; what equals the instance is pale."""
-    if abs(contrast) < (1e-9 if beside_instance else 0.05):
-        return style.PAPER, SOFT if beside_instance else INK
+def _shade(contrast: float) -> Any:
+    """Returns the colour of a cell."""
+    if abs(contrast) < 0.05:
+        return style.PAPER
     if np.isnan(contrast):
-        return tint(OTHER, 0.4), INK
-    return tint(MORE if contrast > 0 else LESS, 0.08 + 0.42 * abs(contrast)), INK
+        return tint(OTHER, 0.4)
+    return tint(MORE if contrast > 0 else LESS, 0.08 + 0.42 * abs(contrast))
 
 
 def _table(schema: Schema, rows: Ints, columns: int, ax: Axes | None) -> Axes:
@@ -148,13 +123,13 @@ def _cell(ax: Axes, x: float, y: float, text: str, face: Any, **look: Any) -> No
     write(ax, x + 0.5, y + 0.5, shorten(text, 18), fontsize=size, **look)
 
 
-def _legend(ax: Axes, rows: int, hidden: int, beside_instance: bool) -> None:
+def _legend(ax: Axes, rows: int, hidden: int) -> None:
     """Writes what shades and lines of the heading mean, and how many features are left out."""
     look = {"ha": "right", "color": SOFT}
     write(ax, -0.1, -0.95, "prototype", fontsize=9.5, **look)
     write(ax, -0.1, -0.3, "probability of its label", **look)
     y = rows + 0.6
-    write(ax, -0.1, y, "than the instance" if beside_instance else "than most here", **look)
+    write(ax, -0.1, y, "than most here", **look)
     for x, shade, text in ((0, MORE, "more"), (1, LESS, "less"), (2, OTHER, "other")):
         ax.scatter([x + 0.15], [y], marker="s", s=60, color=tint(shade, 0.45))
         write(ax, x + 0.32, y, text, ha="left", color=SOFT)

@@ -238,9 +238,6 @@ def explained_parts(
         values = {
             "changed": median(answers.changed),
             "usual": mean(lof_real >= median(lof)) if len(lof) else math.nan,
-            "lof": median(lof),
-            "lof_real": median(lof_real),
-            "survival": mean(answers.survival),
         }
         measured: dict[str, Any] = {n: None if math.isnan(v) else v for n, v in values.items()}
         known[k] = ExplainedLabel(label, int(tried.sum()), len(answers), **measured)

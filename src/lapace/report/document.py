@@ -15,8 +15,7 @@ from lapace.files import read_json, write_json
 from lapace.report.checks import Check, Verdict, written
 from lapace.table import Level
 
-VERSION = 6
-READABLE = (3, 4, 5, VERSION)  # earlier ones held more values, and no checks of a target
+VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,10 @@ class ExplainedLabel:
         changed: Median number of features that a counterfactual changes.
         usual: Share of real rows of the label that are as unusual as the median counterfactual or
             more so, by their local outlier factor.
-        lof: Median local outlier factor of the counterfactuals among real rows.
-        lof_real: Median local outlier factor of real rows, each among the others.
-        survival: Mean estimated chance to survive retraining; None where unknown.
         checks: The checks of this target alone.
 
     Examples:
-        >>> yes = ExplainedLabel("yes", 20, 20, 3.0, 0.41, 1.1, 1.0, None)
+        >>> yes = ExplainedLabel("yes", 20, 20, 3.0, 0.41)
         >>> print(yes.sentence)
         A typical counterfactual to 'yes' changes 3 features and is as usual as 41% of real rows.
     """
@@ -46,9 +42,6 @@ class ExplainedLabel:
     answered: int
     changed: float | None
     usual: float | None
-    lof: float | None
-    lof_real: float | None
-    survival: float | None
     checks: tuple[Check, ...] = ()
 
     @property
@@ -217,10 +210,10 @@ class Report:
             data = read_json(data, "a report")
         if not isinstance(data, Mapping) or data.get("format") != "lapace/report":
             raise InputError("This is not a report: its 'format' is not 'lapace/report'.")
-        if data.get("version") not in READABLE:
+        if data.get("version") != VERSION:
             raise InputError(
                 f"This report has format version {data.get('version')}; this lapace reads "
-                f"{READABLE[0]} to {VERSION}. Update lapace, or fit again."
+                f"{VERSION}. Update lapace, or fit again."
             )
         return restore(cls, data, "this report")
 
@@ -269,8 +262,8 @@ def _sections(report: Report) -> list[_Section]:
         ),
         _Section(
             "Counterfactuals",
-            "The nearest counterfactuals of held-out rows. LOF: local outlier factor.",
-            ("verdict", "target", "answered", "changes", "LOF", "LOF of real rows", "survival"),
+            "The nearest counterfactuals of held-out rows.",
+            ("verdict", "target", "answered", "changes", "as usual as"),
             [(report.verdict_for(x.label), *_cells(x)) for x in report.explained],
         ),
         _Section(
@@ -304,9 +297,9 @@ def _facts(report: Report) -> str:
 
 def _cells(x: ExplainedLabel) -> tuple[str, ...]:
     """Returns the cells of one target in the table of counterfactuals."""
-    forms = ((x.changed, "g"), (x.lof, ".2f"), (x.lof_real, ".2f"), (x.survival, ".1%"))
-    shown = ("-" if value is None else format(value, form) for value, form in forms)
-    return (str(x.label), f"{x.answered} of {x.tried}", *shown)
+    changed = "-" if x.changed is None else f"{x.changed:g}"
+    usual = "-" if x.usual is None else f"{x.usual:.0%} of real rows"
+    return str(x.label), f"{x.answered} of {x.tried}", changed, usual
 
 
 WIDTH = 100  # characters of a line of text

@@ -11,7 +11,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +33,6 @@ DTYPES: dict[str, Any] = {
     "tensor(bool)": np.bool_,
     "tensor(string)": object,
 }
-MOST_CELLS = 20_000_000  # of one batch, where the graph fixes its size
 
 
 class OnnxModel:
@@ -57,6 +55,12 @@ class OnnxModel:
                     f"'{file}' takes a {tensor.type} as '{tensor.name}'; a table is written into "
                     f"{', '.join(DTYPES)}."
                 )
+            if tensor.shape and isinstance(tensor.shape[0], int):
+                raise InputError(
+                    f"'{file}' takes {tensor.shape[0]} rows at a time, no more and no less. Export "
+                    "it with a free first dimension: dynamic_axes, or dynamic_shapes, of "
+                    "torch.onnx.export."
+                )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OnnxModel, (self.data, self.file)
@@ -68,10 +72,10 @@ class OnnxModel:
         """Returns the graph's labels, and its probabilities if it has any."""
         table = read(frame)
         feed = self._feed(table)
+        options = import_extra("onnxruntime", "onnx", "An .onnx file").RunOptions()
+        options.log_severity_level = 4  # errors are raised as exceptions
         try:
-            outputs = self._run(feed, len(table))
-        except InputError:
-            raise
+            outputs = self._session.run(None, feed, options)
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise ClassifierError(
                 f"'{self.file}' could not be run on {len(table):,} rows: {first_line(error)}"
@@ -158,29 +162,6 @@ class OnnxModel:
             )
         with np.errstate(over="ignore"):
             return numbers.astype(dtype)
-
-    # -- one run ----------------------------------------------------------------------------------
-
-    def _run(self, feed: dict[str, Array], rows: int) -> list[Any]:
-        """Runs the graph on all rows at once, or in batches of the size that it fixes."""
-        options = import_extra("onnxruntime", "onnx", "An .onnx file").RunOptions()
-        options.log_severity_level = 4  # errors are raised as exceptions
-        fixed = [t.shape[0] for t in self._inputs if t.shape and isinstance(t.shape[0], int)]
-        if not fixed or rows == 0:
-            return list(self._session.run(None, feed, options))
-        size = min(fixed)
-        if size * sum(array[:1].size for array in feed.values()) > MOST_CELLS:
-            raise InputError(f"'{self.file}' takes {size:,} rows at a time, which is far too many.")
-        batches = []
-        for start in range(0, rows, size):
-            some = np.minimum(np.arange(start, start + size), rows - 1)  # the last row fills up
-            batch = {name: array[some] for name, array in feed.items()}
-            outputs = self._session.run(None, batch, options)
-            batches.append([output[: rows - start] for output in outputs])
-        return [
-            [*chain(*parts)] if isinstance(parts[0], list) else np.concatenate(parts)
-            for parts in zip(*batches, strict=True)
-        ]
 
     # -- outputs ----------------------------------------------------------------------------------
 

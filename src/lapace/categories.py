@@ -6,19 +6,18 @@ pairwise frequencies of that class's rows,
 
 $$\log p(x) = \sum_j \log p(x_j \mid x_{\text{parent}(j)}),$$
 
-and gives the probability of a combination (`log_probability`), how typical that is for the class
-(`quantile`), and the combination that maximises given scores, say a decoder's, plus the tree's
+and gives the combination that maximises given scores, say a decoder's, plus the tree's
 log-probability (`choose`: exact max-sum, with fixed columns as evidence).
 
 A column is a number of categories, a row a tuple of codes 0 .. width - 1. A code outside that range
-is a category unseen in the class. It costs its column a fixed floor and *cuts* the tree there: it
-carries no information to its parent or its children, and each child falls back on its marginal.
+is a category unseen in the class. It *cuts* the tree there: it carries no information to its parent
+or its children, and each child falls back on its marginal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -36,10 +35,8 @@ __all__ = ["CategoryTree"]
 # whole pseudo-row per cell drowns the rare categories of a 42 x 16 table.
 SMOOTHING = 0.1
 DECIMALS = 10  # mutual informations that agree so far are ties, whatever the order of summation
-SAME = 1e-9  # combinations whose log-probabilities differ by less are equally typical
-QUANTILES = 1024  # log-probabilities of training rows kept, at most
 CHUNK = 4096  # rows at a time: long enough for numpy's loops to pay, short enough for the cache
-INTEGERS, NUMBERS = ("widths", "parents", "order"), ("tables", "floors", "typical")  # as saved
+INTEGERS = ("widths", "parents", "order")  # as saved
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +49,6 @@ class CategoryTree:
         order: The columns with parents before children. (b,)
         tables: The table log p(child | parent) of each column, (parent width, width); (1, width)
             at a root.
-        floors: The log-probability of a code outside 0 .. width - 1 in each column. (b,)
-        typical: Sorted log-probabilities of the training rows, at most 1,024 of them.
 
     Examples:
         >>> import numpy as np
@@ -61,8 +56,6 @@ class CategoryTree:
         >>> tree = CategoryTree.fit(rows, widths=(2, 2))
         >>> tree.parents.tolist()
         [-1, 0]
-        >>> tree.quantile(np.array([[0, 0], [1, 1], [0, 1]])).tolist()
-        [1.0, 0.4, 0.0]
         >>> decoder = np.log([[0.6, 0.4, 0.2, 0.8]])  # alone: 0, then 1; together: 1 and 1
         >>> tree.choose(decoder).tolist()
         [[1, 1]]
@@ -74,8 +67,6 @@ class CategoryTree:
     parents: Ints
     order: Ints
     tables: tuple[Floats, ...]
-    floors: Floats
-    typical: Floats
 
     @classmethod
     def fit(cls, codes: Ints, widths: Sequence[int]) -> CategoryTree:
@@ -89,9 +80,6 @@ class CategoryTree:
             codes: The rows. (n, b) A code outside 0 .. width - 1, such as -1 for a missing cell,
                 is left out of the counts of its column.
             widths: How many categories each column has.
-
-        Returns:
-            The tree, with the log-probabilities of these rows as `typical`.
         """
         widths = tuple(widths)
         counts = _pair_counts(codes, widths)  # (W, W)
@@ -103,40 +91,7 @@ class CategoryTree:
             table = counts[above] if parent >= 0 else np.diag(counts)[None]
             smooth = table[:, start : start + width] + SMOOTHING
             tables.append(np.log(smooth) - np.log(smooth.sum(axis=1, keepdims=True)))
-        n_seen = np.add.reduceat(np.diag(counts), starts)  # (b,) rows with a code of the column
-        floors = np.log(SMOOTHING / (n_seen + SMOOTHING * np.array(widths, dtype=np.float64)))
-        tree = cls(widths, parents, order, tuple(tables), floors, typical=np.empty(0))
-        return replace(tree, typical=_compress(tree.log_probability(codes)))
-
-    def log_probability(self, codes: Ints) -> Floats:
-        r"""Returns the tree's $\log p$ of each row: (n,).
-
-        A code outside 0 .. width - 1 gets its column's floor, what a category without a single row
-        would get at a root; its children get their marginal probability.
-
-        Args:
-            codes: The rows. (n, b)
-        """
-        clipped = self._clip(codes.T)  # (b, n)
-        total = np.zeros(len(codes))
-        for j in self.order:
-            parent = self.parents[j]
-            above = clipped[parent] if parent >= 0 else 0
-            total += self._extended[j][above, clipped[j]]
-        return total
-
-    def quantile(self, codes: Ints) -> Floats:
-        """Returns the share of training rows that are no more typical than each row: (n,).
-
-        `quantile(codes) >= 0.05` says that a row's log-probability reaches the 5 % quantile of the
-        training rows. Ties count as reached, so the most frequent combination always has 1, even
-        where nearly every training row has it; a row rarer than every training row has 0.
-
-        Args:
-            codes: The rows. (n, b)
-        """
-        reached = np.searchsorted(self.typical, self.log_probability(codes) + SAME, side="right")
-        return reached / max(1, len(self.typical))
+        return cls(widths, parents, order, tuple(tables))
 
     def choose(self, scores: Floats, evidence: Ints | None = None) -> Ints:
         r"""Returns the best combination for each row, exactly: (n, b).
@@ -168,8 +123,6 @@ class CategoryTree:
             "parents": self.parents,
             "order": self.order,
             "tables": np.concatenate([np.empty(0), *(table.ravel() for table in self.tables)]),
-            "floors": self.floors,
-            "typical": self.typical,
         }
 
     @classmethod
@@ -181,7 +134,7 @@ class CategoryTree:
         """
         try:
             widths, parents, order = (np.array(arrays[name], np.int64) for name in INTEGERS)
-            flat, floors, typical = (np.array(arrays[name], np.float64) for name in NUMBERS)
+            flat = np.array(arrays["tables"], np.float64)
             above = np.where(parents >= 0, widths[parents], 1)
             *parts, rest = np.split(flat, np.cumsum(above * widths))
             shapes = zip(parts, above.tolist(), widths.tolist(), strict=True)
@@ -192,23 +145,21 @@ class CategoryTree:
                 and np.array_equal(np.sort(order), np.arange(len(widths)))
                 and parents.min(initial=-1) == -1
                 and (place[parents] < place)[parents >= 0].all()  # parents before children
-                and floors.shape == widths.shape
-                and np.isfinite(np.concatenate([flat, floors, typical])).all()
-                and (np.diff(typical) >= 0).all()
+                and np.isfinite(flat).all()
                 and not len(rest)
             )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             intact = False
         if not intact:
             raise InputError("The category tree is damaged. Fit it again or use an intact file.")
-        return cls(tuple(widths.tolist()), parents, order, tables, floors, typical)
+        return cls(tuple(widths.tolist()), parents, order, tables)
 
     @cached_property
     def _extended(self) -> tuple[Floats, ...]:
         """The tables with one more row (parent unknown) and one more column (code unknown).
 
-        The last row is the child's marginal, the last column its floor in every row: constant, so
-        that an unknown code says nothing about its parent. At a root there is no row to add.
+        The last row is the child's marginal, the last column is constant, so that an unknown code
+        says nothing about its parent. At a root there is no row to add.
         """
         marginals: dict[int, Floats] = {}
         extended: dict[int, Floats] = {}
@@ -218,7 +169,7 @@ class CategoryTree:
                 marginal = np.logaddexp.reduce(marginals[parent][:, None] + table, axis=0)
                 table = np.vstack([table, marginal])  # (parent width + 1, width)
             marginals[j] = table[-1]  # (width,)
-            extended[j] = np.pad(table, ((0, 0), (0, 1)), constant_values=self.floors[j])
+            extended[j] = np.pad(table, ((0, 0), (0, 1)))
         return tuple(extended[j] for j in range(len(self.widths)))
 
     def _clip(self, codes: Ints) -> Ints:
@@ -255,7 +206,7 @@ def _message(block: Floats, kept: Ints, table: Floats) -> Floats:
     The best choice is the max over c of block[c] + table[p, c], taken one child code at a time: no
     (n, parent width, width) cube is made, and it is six times faster. A kept column has no choice:
     its message is its column of the table, up to a constant, and the table's last column, all
-    floor, where its code is unknown.
+    zero, where its code is unknown.
     """
     rows = np.flatnonzero(kept >= 0)
     fixed = table.take(np.minimum(kept[rows], len(block)), axis=1)  # (parent width, rows kept)
@@ -328,16 +279,3 @@ def _spanning_forest(information: Floats) -> tuple[Ints, Ints]:
         strongest[closer] = information[column][closer]
         parents[closer] = column
     return parents, order
-
-
-def _compress(values: Floats) -> Floats:
-    """Returns the values sorted; beyond 1,024 of them, evenly spread order statistics.
-
-    They are real values and not interpolated ones: combinations repeat, and a training row has to
-    find itself among them.
-    """
-    ordered = np.sort(values)
-    if len(ordered) <= QUANTILES:
-        return ordered
-    places = (np.arange(QUANTILES) + 0.5) * len(ordered) / QUANTILES
-    return ordered[places.astype(np.int64)]

@@ -44,8 +44,6 @@ def random_tree(rng: np.random.Generator, widths: tuple[int, ...]) -> CategoryTr
         parents=parents,
         order=order,
         tables=tuple(table - np.logaddexp.reduce(table, 1, keepdims=True) for table in tables),
-        floors=np.log(rng.uniform(0.001, 0.01, count)),
-        typical=np.sort(rng.normal(size=20)),
     )
 
 
@@ -71,8 +69,8 @@ def loop_log_probability(
     for j, code in enumerate(row.tolist()):
         parent = int(tree.parents[j])
         if not 0 <= code < tree.widths[j]:
-            total += float(tree.floors[j])
-        elif parent < 0:
+            continue  # it says nothing
+        if parent < 0:
             total += float(tree.tables[j][0, code])
         elif not 0 <= row[parent] < tree.widths[parent]:
             total += float(np.log(marginals[j][code]))
@@ -100,7 +98,7 @@ def loop_best(tree: CategoryTree, scores: NDArray[np.float64], kept: Codes) -> f
 def value_of(tree: CategoryTree, scores: NDArray[np.float64], kept: Codes, row: Codes) -> float:
     starts = np.cumsum((0, *tree.widths))
     own = sum(scores[starts[j] + code] for j, code in enumerate(row) if kept[j] < 0)
-    return float(own + tree.log_probability(row[None])[0])
+    return float(own + loop_log_probability(tree, row, loop_marginals(tree)))
 
 
 def plain_information(rows: Codes, one: int, two: int) -> float:
@@ -125,17 +123,7 @@ def is_forest(count: int, edges: tuple[tuple[int, int], ...]) -> bool:
     return True
 
 
-# --- probability ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_log_probability_is_the_loop_also_for_unseen_codes(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tree = random_tree(rng, widths=(3, 1, 4, 2, 3))
-    rows = np.column_stack([rng.integers(-1, width + 2, 60) for width in tree.widths])
-    marginals = loop_marginals(tree)
-    expected = [loop_log_probability(tree, row, marginals) for row in rows]
-    np.testing.assert_allclose(tree.log_probability(rows), expected, rtol=1e-10)
+# --- tables --------------------------------------------------------------------------------------
 
 
 def test_tables_are_laplace_smoothed_frequencies() -> None:
@@ -146,7 +134,6 @@ def test_tables_are_laplace_smoothed_frequencies() -> None:
     np.testing.assert_allclose(np.exp(tree.tables[0]), [[5.1 / 10.2, 5.1 / 10.2]])
     expected = [[5.1 / 5.3, 0.1 / 5.3, 0.1 / 5.3], [0.1 / 5.3, 4.1 / 5.3, 1.1 / 5.3]]
     np.testing.assert_allclose(np.exp(tree.tables[1]), expected)
-    np.testing.assert_allclose(np.exp(tree.floors), [0.1 / 10.2, 0.1 / 10.3])
 
 
 # --- structure -----------------------------------------------------------------------------------
@@ -197,34 +184,6 @@ def test_missing_training_cells_count_for_no_table() -> None:
     np.testing.assert_allclose(np.exp(tree.tables[0]), [[2.1 / 5.2, 3.1 / 5.2]])
     joint = [[2.1 / 2.2, 0.1 / 2.2], [0.1 / 2.2, 2.1 / 2.2]]
     np.testing.assert_allclose(np.exp(tree.tables[1]), joint)
-    assert len(tree.typical) == len(rows)
-
-
-# --- typicality ----------------------------------------------------------------------------------
-
-
-def test_quantile_is_the_share_of_rows_no_more_typical() -> None:
-    widths = (4, 3, 5)
-    rows = some_rows(np.random.default_rng(7), 300, widths)
-    tree = CategoryTree.fit(rows, widths)
-    inside = tree.log_probability(rows)
-    every = combinations(widths)
-    expected = [(inside <= value + 1e-9).mean() for value in tree.log_probability(every)]
-    np.testing.assert_allclose(tree.quantile(every), expected)
-    assert tree.quantile(rows).min() > 0.0
-    assert tree.quantile(rows).max() == 1.0
-
-
-def test_compressed_quantiles_are_near_the_exact_ones() -> None:
-    widths = (6, 9, 8, 7)
-    rows = some_rows(np.random.default_rng(8), 20_000, widths)
-    tree = CategoryTree.fit(rows, widths)
-    assert tree.typical.shape == (1024,)
-    inside = np.sort(tree.log_probability(rows))
-    some = rows[:400]
-    found = tree.log_probability(some) + 1e-9
-    exact = np.searchsorted(inside, found, side="right") / len(inside)
-    assert np.abs(tree.quantile(some) - exact).max() <= 1 / 2048 + 1e-9
 
 
 # --- choice --------------------------------------------------------------------------------------
@@ -294,19 +253,14 @@ def test_a_row_is_chosen_alike_alone_and_in_any_company(monkeypatch: pytest.Monk
 def test_small_shapes_work(rows: int, widths: tuple[int, ...]) -> None:
     codes = some_rows(np.random.default_rng(17), rows, widths)
     tree = CategoryTree.fit(codes, widths)
-    assert len(tree.typical) == rows
-    assert np.exp(tree.log_probability(codes)) == pytest.approx(
-        np.exp([loop_log_probability(tree, row, []) for row in codes])
-    )
+    likeliest = max(loop_log_probability(tree, row, []) for row in combinations(widths))
     for n in (0, 1, 3):
         scores = np.zeros((n, sum(widths)))
         chosen = tree.choose(scores)
         assert chosen.shape == (n, len(widths))
         assert chosen.dtype == np.int64
-        shares = tree.quantile(chosen)
-        assert shares.shape == (n,)
-        # with equal scores the tree's own mode is chosen: as typical as can be
-        assert (shares == (1.0 if rows else 0.0)).all()
+        for row in chosen:  # with equal scores the tree's own mode is chosen
+            assert loop_log_probability(tree, row, []) == pytest.approx(likeliest)
 
 
 # --- saving --------------------------------------------------------------------------------------
@@ -328,7 +282,6 @@ def test_arrays_come_back_from_a_file_bit_for_bit(seed: int, widths: tuple[int, 
     scores = rng.normal(size=(8, sum(widths)))
     chosen = tree.choose(scores)
     np.testing.assert_array_equal(chosen, again.choose(scores))
-    np.testing.assert_array_equal(tree.log_probability(chosen), again.log_probability(chosen))
 
 
 @pytest.mark.parametrize(
@@ -345,9 +298,6 @@ def test_arrays_come_back_from_a_file_bit_for_bit(seed: int, widths: tuple[int, 
         ("order", np.array([1, 0])),
         ("tables", np.zeros(3)),
         ("tables", np.full(6, np.nan)),
-        ("floors", np.zeros(1)),
-        ("typical", np.array([0.0, -1.0])),
-        ("typical", np.zeros((2, 2))),
     ],
 )
 def test_damaged_arrays_are_refused(name: str, value: NDArray[Any]) -> None:

@@ -434,8 +434,10 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, constrained: b
                     score[combinations[:, block] != fixed_state] = -np.inf
                 else:
                     score += scores[last - width : last][combinations[:, block]]
-            if trees:
-                score = score + decoder.trees[1].log_probability(combinations)
+            tree = decoder.trees[1] if trees else None
+            for j, parent in enumerate(tree.parents if tree else ()):
+                above = combinations[:, parent] if parent >= 0 else 0
+                score = score + tree.tables[j][above, combinations[:, j]]
             if not np.isfinite(score.max()):
                 continue  # everything is excluded: left to the projection
             place = np.flatnonzero((combinations == chosen[i]).all(axis=1))[0]

@@ -18,7 +18,7 @@ from lapace.arrays import Bools, Floats, Ints, batches, first_of_each, places_in
 from lapace.constraints import ChangeLimit
 from lapace.explainer.oracle import OK, Oracle
 from lapace.explainer.problem import EITHER, InstanceRows, Problem
-from lapace.paths import EncodedInstances, Steps, join_rows, rows_differ, take_rows
+from lapace.paths import Steps, join_rows, rows_differ, take_rows
 from lapace.schema.distance import kneighbors
 
 __all__ = [
@@ -27,13 +27,11 @@ __all__ = [
     "Starts",
     "find_endpoints",
     "find_starts",
-    "frozen_category_lines",
     "near_samples",
 ]
 
 ASKED = 2  # sampled rows queried for each start that is wanted
 MORE = 2  # times as many under constraints, which move them
-MIN_SHARE = 0.002  # of the target's rows, no more typical in their categories: a frozen copy
 HYBRIDS = 50  # rows tried at a time for each start wanted, where constraints leave an instance none
 ROUNDS = 3  # how often they are
 LEVELS = 20  # categories of a column at most, for each to be tried alone
@@ -182,17 +180,6 @@ def find_endpoints(problem: Problem, instance: Ints, near: Starts, sample: Ints)
         lines[order],
         endpoint[order],
     )
-
-
-def frozen_category_lines(
-    problem: Problem, instances: EncodedInstances, instance: Ints, label: Ints
-) -> Ints:
-    """Returns the lines whose instance has categories typical of the label: they get a copy."""
-    decoder = problem.fitted.decoder
-    if not decoder.trees or not instances.states.shape[1]:
-        return np.empty(0, dtype=np.int64)
-    typical = decoder.category_density(instances.schema, instances.cells[instance], label)
-    return np.flatnonzero(typical >= MIN_SHARE)
 
 
 # ------------------------------------------------------------------------------------------------

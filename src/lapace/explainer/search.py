@@ -33,7 +33,6 @@ from lapace.explainer.endpoints import (
     Paths,
     find_endpoints,
     find_starts,
-    frozen_category_lines,
     near_samples,
 )
 from lapace.explainer.minimal import MinimalRows, find_minimal
@@ -187,16 +186,16 @@ def latent_lines(
 ) -> tuple[EncodedInstances, Lines]:
     """Encodes instances and draws a line z = (1 - tau) z_x + tau mu to each of their endpoints.
 
-    A line whose instance has categories typical of the target gets a copy that keeps them.
+    Each line has a copy that keeps the instance's categories and moves only the numbers.
     """
     decoder, originals = problem.fitted.decoder, problem.instances.cells[instance]
     fixed, excluded = _category_limits(problem.system, originals)
     label_code = problem.instances.label_code[instance]
     encoded = decoder.encode_instances(problem.schema, originals, label_code, fixed, excluded)
     start, endpoint = endpoints.instance, endpoints.endpoint
-    copied = frozen_category_lines(problem, encoded, start, endpoints.label[endpoint])
-    frozen = np.arange(len(start) + len(copied)) >= len(start)
-    start, endpoint = np.r_[start, start[copied]], np.r_[endpoint, endpoint[copied]]
+    copies = 2 if decoder.trees and encoded.states.shape[1] else 1
+    frozen = np.repeat([False, True][:copies], len(start))
+    start, endpoint = np.tile(start, copies), np.tile(endpoint, copies)
     lines = Lines(start, endpoint, frozen, endpoints.z, endpoints.label[endpoint])
     if problem.schema.shape is not None and not decoder.follows_paper:
         return dense_lines(decoder, encoded, lines)

@@ -364,18 +364,6 @@ class Decoder:
         """Returns the share of training rows of their label that are less dense than rows: (n,)."""
         return self.latent_density(self._encode(schema.encode(cells), labels), labels)
 
-    def category_density(self, schema: Schema, cells: Floats, labels: Ints) -> Floats:
-        """Returns how typical rows' combinations of categories are for their label: (n,).
-
-        It is the share of the label's training rows that are no more typical.
-        """
-        share = np.ones(len(labels))
-        if self.trees and schema.coding.blocks:
-            states = schema.coding.states(cells)
-            for label, rows in _by_label(labels):
-                share[rows] = self.trees[label].quantile(states[rows])
-        return share
-
     def sample(self, label: int, count: int, random_state: int) -> Floats:
         """Draws new rows of a label: latent points, decoded, with part of the decoder's noise."""
         generator = torch.Generator().manual_seed(random_state)

@@ -415,7 +415,7 @@ def test_a_body_that_does_not_arrive_times_out():
         assert explain(client).status_code == 200
 
 
-def test_four_clients_that_never_read_keep_no_memory():
+def test_four_clients_that_never_read_keep_no_memory(monkeypatch):
     with serving(worlds.post().explainer, timeout=LONG) as client, ExitStack() as stack:
         instances = [dict(LIGHT, weight=20 + i, stamp=f"{i:x<1000}") for i in range(40)]
         search = {"steps": 100, "n_starts": 1, "picks": ["nearest"]}
@@ -429,6 +429,11 @@ def test_four_clients_that_never_read_keep_no_memory():
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
         until(lambda: len(responses()) == 4)
         assert client.health() == {"running": 0, "waiting": 4, "stuck": 0}
+        with monkeypatch.context() as patch:
+            patch.setattr(routes, "MAX_UNREAD", 20_000_000)  # each has more than 5 MB
+            refused = explain(client)
+            assert "Other responses are still being read." in sentence(refused, 503)
+            assert refused.headers["Retry-After"] == "5"
         client.skip(LONG + 1)
         until(lambda: client.health()["waiting"] == 0)
         assert not responses()
@@ -725,6 +730,18 @@ def test_an_interrupted_server_first_answers_running_requests(tmp_path):
         assert running.result().status_code == 200
         assert child.wait(60) == 0
         assert child.stdout.read() == "stopped\n"
+
+
+def test_a_second_interrupt_stops_a_server_without_a_traceback(tmp_path):
+    with process(tmp_path) as (child, client), ThreadPoolExecutor(1) as pool:
+        running = pool.submit(explain, client, HEAVY)
+        until(lambda: client.get("/healthz").json()["running"] == 1)
+        child.send_signal(signal.SIGINT)
+        until(lambda: not accepts(client))
+        child.send_signal(signal.SIGINT)
+        assert running.result().status_code == 503
+        assert child.wait(60) == 0
+        assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def create_app(
         "nodes": MAX_NODES,
         "steps": MAX_STEPS,
     }
-    app.state.metrics, app.state.tokens = Metrics(), tokens
+    app.state.metrics, app.state.tokens, app.state.unread = Metrics(), tokens, 0
     app.add_exception_handler(HTTPException, _handle_error)
     app.add_exception_handler(RequestValidationError, _handle_error)
     app.add_middleware(

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from lapace.apps.server.requests import BoundedRoute, ExplainRequest, Json, WhyNotRequest
-from lapace.apps.server.work_queue import WorkQueue
+from lapace.apps.server.work_queue import PAUSE, WorkQueue
 from lapace.budget import Budget, BudgetError
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer
@@ -29,6 +29,7 @@ __all__ = ["describing_routes", "explaining_routes", "health_routes"]
 
 SEARCHING = 2 / 3  # share of the time for a request: what is found has to be written as well
 MAX_RESPONSE = 50_000_000  # bytes; while it is written, it takes several times as much memory
+MAX_UNREAD = 4 * MAX_RESPONSE  # bytes of all responses that clients have not read yet
 PIECE = 2**16  # bytes of a response that are sent at a time
 ROW_BYTES = 250  # of the verdicts on a row, about
 BUDGET = "Lapace-Budget"  # a header that says what ended the search, where something did
@@ -74,6 +75,9 @@ def explaining_routes(explainer: Explainer) -> APIRouter:
                     watcher.cancel()
         finally:
             state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
+        if state.unread + len(content) > MAX_UNREAD:
+            sentence = f"Other responses are still being read. Try again in {PAUSE} seconds."
+            raise HTTPException(503, sentence, {"Retry-After": str(PAUSE)})
         ended = {BUDGET: budget.ended} if budget.ended else {}
         return BoundedResponse(content, media_type="application/json", headers=ended)
 
@@ -96,12 +100,17 @@ class BoundedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Sends the response in pieces: each waits until most of those before are read."""
         start = {"type": "http.response.start", "status": self.status_code}
-        seconds = scope["app"].state.work_queue.timeout
-        with move_on_after(seconds) as reading:
-            await send({**start, "headers": self.raw_headers})
-            for begin in range(0, len(self.body), PIECE):
-                piece, more = self.body[begin : begin + PIECE], begin + PIECE < len(self.body)
-                await send({"type": "http.response.body", "body": piece, "more_body": more})
+        state = scope["app"].state
+        seconds = state.work_queue.timeout
+        state.unread += len(self.body)
+        try:
+            with move_on_after(seconds) as reading:
+                await send({**start, "headers": self.raw_headers})
+                for begin in range(0, len(self.body), PIECE):
+                    piece, more = self.body[begin : begin + PIECE], begin + PIECE < len(self.body)
+                    await send({"type": "http.response.body", "body": piece, "more_body": more})
+        finally:
+            state.unread -= len(self.body)
         if reading.cancelled_caught:
             log.warning("A client did not read its response within %g seconds.", seconds)
 

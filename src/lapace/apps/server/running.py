@@ -109,6 +109,7 @@ def _config(
         log_level="warning",
         access_log=False,
         server_header=False,
+        lifespan="off",  # there is none, and a second Ctrl-C would print its traceback
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE,
         timeout_worker_healthcheck=HEALTHY,

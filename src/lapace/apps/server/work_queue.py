@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 
 from lapace.budget import Budget, limited
 
-__all__ = ["THREAD_NAME", "WorkQueue"]
+__all__ = ["PAUSE", "THREAD_NAME", "WorkQueue"]
 
 PAUSE = 5  # seconds before a refused caller should try again
 THREAD_NAME = "lapace-worker"

@@ -32,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
         default=list(EXPERIMENTS),
         help="e1 utility and centroids, e2 the comparison of methods, e3 actionability, e4 points "
         "along paths, e5 MNIST, clusters their number swept, grid of readings of what the paper "
-        "leaves open, tuning of baselines, privacy attacks, extra tables the paper lacks, advice "
-        "what nearest and best promise (default: all but e5)",
+        "leaves open, tuning of baselines, privacy attacks, extra tables the paper lacks (default: "
+        "all but e5)",
     )
     command.add_argument("--pair", nargs="+", default=[], help="only these, such as wine-RF")
     command.add_argument("--repeats", type=int, help="at most this many of the plan's seeds")

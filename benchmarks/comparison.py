@@ -69,6 +69,7 @@ METHODS = (
     Method("DRCE, no boundary search", "baselines", "DRCE-rows"),
     Method("C-CHVAE", "baselines", "CCHVAE"),
     Method("PPCEF", "baselines", "PPCEF"),
+    Method("DiCoFlex", "baselines", "DiCoFlex"),
     *(Method(name, "default", name) for name in PICKS),
     *(Method(f"{name}{of}", r, name) for r, of in MODELS.items() if of for name in PICKS[:3]),
 )

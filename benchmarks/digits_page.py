@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.e5 import figures_of
-from benchmarks.figures import Line, grid
+from benchmarks.e5 import SIDES, figures_of
+from benchmarks.figures import OUTDATED, Line, grid
+from benchmarks.provenance import code_of
 
 __all__ = ["gallery", "page"]
 
-SIDES = (
-    ("predictions", "default"),
-    ("predictions", "paper"),
-    ("truth", "default"),
-    ("truth", "paper"),
-)
 HEADS = ("figure", *(f"{recipe}, {labels}" for labels, recipe in SIDES))
 LINES = {
     "valid prototypes": "{prototypes valid:of}",
@@ -45,7 +40,8 @@ DASH = {
 }
 ABOUT = """# E5: the digits
 
-Made by `python -m benchmarks --experiment e5` on {name}. The network that is explained has an \
+Made by `python -m benchmarks --experiment e5` on {name}, at commit {commit}, with {environment}, \
+on {machine}. The network that is explained has an \
 accuracy of {accuracy:.2p} % on the test digits. Seeds: {seeds}. Paths: {pairs} pairs of a digit \
 and a target (default recipe, seed by seed), three paths each. Means are weighted by counts."""
 ABOUT_NEAREST = (
@@ -54,8 +50,7 @@ ABOUT_NEAREST = (
 ABOUT_DASH = (
     "Paths of up to 100 fives to the sevens. *free*: no constraint; *exact*: corrected, projected "
     "and checked; *latent*: the paper's gradient descent alone. "
-    "The default recipe's were made beside 16 other processes: their seconds compare only among "
-    "themselves."
+    "Other processes ran beside them: seconds compare only among themselves."
 )
 
 
@@ -71,7 +66,12 @@ def page(table: pd.DataFrame, name: str) -> str:
     ours = table[(table["labels"] == SIDES[0][0]) & (table["recipe"] == SIDES[0][1])]
     counts = ours.loc[ours["metric"] == "all three ok, pairs", "count"]
     seeds = (f"{line['prototypes valid'].repeats} ({' '.join(s)})" for s, line in lines.items())
+    origins = {
+        column: "; ".join(sorted(set(table[column]) - {""})) or "unknown"
+        for column in ("commit", "environment", "machine")
+    }
     about = ABOUT.format(
+        **origins,
         name=name,
         accuracy=figures.get("predictions", "", "test accuracy"),
         seeds=", ".join(seeds),
@@ -85,14 +85,16 @@ def page(table: pd.DataFrame, name: str) -> str:
         for what in ("first", "middle", "last", "prototypes")
     ]
     test = NEAREST.format_map(figures.line("predictions", "", label="test digits"))
-    near.append(("test digits, for comparison", test, "", "", ""))
+    near.append(("test digits, for comparison", *[test] * len(SIDES)))
     dash = [
         (f"{side[1]}, {side[0]}", mode, *(_text(line, text) for text in DASH.values()))
         for side in SIDES
         for mode in ("free", "exact", "latent")
         if (line := figures.line(*side, label=f"dash: {mode}"))["seconds"].repeats
     ]
-    parts = [about, grid(HEADS, rows)]
+    old = (table["code"] != code_of("e5")).any()
+    mark = f"{OUTDATED}: code has changed since these figures were measured."
+    parts = [about, *([mark] if old else []), grid(HEADS, rows)]
     parts += ["## Nearest training digit", ABOUT_NEAREST, grid(HEADS, near)]
     parts += ["## No dash", ABOUT_DASH, grid(("model, labels", "enforce", *DASH), dash)]
     return "\n\n".join(parts) + "\n"

@@ -57,7 +57,7 @@ RUNS = (
     "experiment", "pair", "recipe", "seed", "settings", "seconds", "code", "commit", "environment",
     "machine",
 )  # fmt: skip
-TABLES = ("grid", "e1", "e2", "e3", "e4", "clusters", "tuning", "privacy", "advice")
+TABLES = ("grid", "e1", "e2", "e3", "e4", "clusters", "tuning", "privacy")
 INSTANCES = "instances.csv.gz"
 PAIRED = ("pair", "recipe", "seed", "method", "metric", "values")  # a line of instances.csv.gz
 
@@ -187,7 +187,7 @@ def _number(value: Any) -> Any:
 
 def measured(job: Job) -> Iterable[Measure]:
     """Returns the figures of a job's experiment."""
-    from benchmarks import advice, e1, e2, e3, e4, privacy, readings
+    from benchmarks import e1, e2, e3, e4, privacy, readings
 
     kinds: dict[str, Callable[[Job], Iterable[Measure]]] = {
         "grid": readings.measure,
@@ -197,7 +197,6 @@ def measured(job: Job) -> Iterable[Measure]:
         "e3": e3.measure,
         "e4": e4.measure,
         "clusters": e2.sweep,
-        "advice": advice.measure,
     }
     return kinds.get(job.experiment, e1.measure)(job)
 
@@ -252,8 +251,8 @@ def run(
 ) -> list[Job]:
     """Runs the jobs that are not done.
 
-    Jobs of one pair and seed go to one process, one after the other: they share the classifier, the
-    retrained ones and fits.
+    Jobs of one pair, side and seed go to one process, one after the other: they share the
+    classifier, the retrained ones and the fit.
 
     Args:
         jobs: All that are wanted.
@@ -269,8 +268,10 @@ def run(
     groups: dict[tuple[Any, ...], list[Job]] = {}
     for job in jobs:
         if job not in store:
-            apart = job.experiment if job.experiment in ("grid", "clusters") else ""
-            groups.setdefault((job.pair.name, job.seed, apart), []).append(job)
+            apart = job.experiment if job.experiment in ("grid", "tuning") else ""
+            clusters = job.protocol.n_prototypes if job.experiment == "clusters" else 0
+            group = (job.pair.name, job.seed, job.recipe, apart, clusters)
+            groups.setdefault(group, []).append(job)
     done = len(jobs) - sum(map(len, groups.values()))
     say(f"{done} of {len(jobs)} jobs are already done.")
     work = partial(_run_group, store=store, end=time.time() + seconds, measure=measure)
@@ -335,9 +336,9 @@ def tidy(jobs: Sequence[Job], store: Store) -> dict[str, pd.DataFrame]:
 def keep(folder: Path, jobs: Sequence[Job], store: Store) -> pd.DataFrame:
     """Writes the table kept with the code, one CSV per experiment, and returns all of it.
 
-    Figures kept before stay where nothing newer of the same experiment, pair, side and seed is
-    known, also those of older settings: pages mark them. So results of a run spread over several
-    machines add up.
+    Figures kept before stay where the plan has their settings and nothing newer is known, so
+    results of a run spread over several machines add up. Those of settings that the plan no longer
+    has stay, marked on pages, until their experiment has been run again.
 
     Args:
         folder: Where, such as `benchmarks/results`.
@@ -348,9 +349,8 @@ def keep(folder: Path, jobs: Sequence[Job], store: Store) -> pd.DataFrame:
     new = tidy(jobs, store)
 
     def merged(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-        slot = ["experiment", "pair", "recipe", "seed"]
         planned = old["settings"].isin(list(order))
-        renewed = pd.MultiIndex.from_frame(old[slot]).isin(pd.MultiIndex.from_frame(new[slot]))
+        renewed = old["experiment"].isin(new["experiment"])
         stays = ~old["settings"].isin(new["settings"]) & (planned | ~renewed)
         parts = [part for part in (old[stays], new) if len(part)] or [new]
         table = pd.concat(parts, ignore_index=True)
@@ -365,6 +365,9 @@ def keep(folder: Path, jobs: Sequence[Job], store: Store) -> pd.DataFrame:
     if len(new["instances"]):
         old, keys = kept_instances(folder), list(PAIRED[:-1])
         both = pd.concat([old, new["instances"]]).drop_duplicates(keys, keep="last")
+        slot, e2 = list(PAIRED[:4]), table[table["experiment"] == "e2"]
+        shown = pd.MultiIndex.from_frame(both[slot]).isin(pd.MultiIndex.from_frame(e2[slot]))
+        both = both[shown]
         text = both.sort_values(keys).to_csv(index=False, lineterminator="\n")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / INSTANCES).write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -1,6 +1,4 @@
-"""Judging figures: targets of our own, pair by pair, and claims of the paper.
-
-A `Target` says of one pair by which margin it is met; its verdict names the pairs that miss it.
+"""Judging the claims of the paper.
 
 A `Claim` of the paper is tested pair by pair, and for every model: as printed, as read here, and
 the default recipe. Its tests are margins, positive where the sentence is true, each with a 95 %
@@ -13,7 +11,7 @@ an interval holds zero the pair is *open*, which counts as not holding, and is s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -21,14 +19,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from benchmarks.figures import Figures, grid, pairs_of, part
+from benchmarks.figures import Figures, pairs_of, part
 from benchmarks.plan import Plan
 from lapace.arrays import Floats
 
 __all__ = [
     "BASELINES", "CLAIMS", "LAPACE", "MODELS", "NO", "PARTLY", "YES", "Claim", "Evidence", "Margin",
-    "Target", "Value", "at_least", "at_most", "claim", "exact", "figure_of", "graded", "interval",
-    "mean", "targets_table", "top", "verdict_of",
+    "claim", "exact", "graded", "interval", "mean",
 ]  # fmt: skip
 
 # The models of a table of verdicts, by the side their figures are kept under.
@@ -44,110 +41,6 @@ MIXED = ("adult", "compas")  # the paper's data sets with categories
 YES, NO, PARTLY, NOT_RUN = "confirmed", "**not confirmed**", "**partly confirmed**", "not run"
 DRAWS = 1000  # of a bootstrap
 SLACK = 1e-9
-
-Value: TypeAlias = Callable[[Figures, str], tuple[float, str]]  # of a pair; and in words
-
-# ------------------------------------------------------------------------------------------------
-# Targets
-
-
-@dataclass(frozen=True)
-class Target:
-    """An aim, judged pair by pair.
-
-    Attributes:
-        name: What is aimed at.
-        wanted: The aim, in words.
-        judge: Returns a pair's margin, at least 0 where the target is met and NaN where nothing can
-            be judged, and its figures in words.
-    """
-
-    name: str
-    wanted: str
-    judge: Value
-
-
-def figure_of(
-    method: str, metric: str, label: str = "", *, recipe: str = "default", spec: str = ".3",
-    name: str = "",
-) -> Value:  # fmt: skip
-    """Returns the mean of a metric of a method."""
-
-    def value(figures: Figures, pair: str) -> tuple[float, str]:
-        figure = figures.get(pair, recipe, metric, method, label)
-        return figure.mean, f"{name or method} {figure:{spec}}".strip()
-
-    return value
-
-
-def top(choose: Callable[..., tuple[float, str]], *values: Value) -> Value:
-    """Returns the least or the greatest of some figures that are known."""
-
-    def value(figures: Figures, pair: str) -> tuple[float, str]:
-        found = [value(figures, pair) for value in values]
-        return choose((own for own in found if not math.isnan(own[0])), default=(math.nan, ""))
-
-    return value
-
-
-def at_most(one: Value, other: Value | float, *, times: float = 1.0) -> Value:
-    """Returns the margin by which one figure, times a factor, is at most another."""
-
-    def judge(figures: Figures, pair: str) -> tuple[float, str]:
-        value, text = one(figures, pair)
-        bound, more = (other, "") if isinstance(other, float) else other(figures, pair)
-        return bound - times * value, f"{text}, {more}" if more else text
-
-    return judge
-
-
-def at_least(one: Value, other: Value | float) -> Value:
-    """Returns the margin by which one figure is at least another."""
-
-    def judge(figures: Figures, pair: str) -> tuple[float, str]:
-        margin, text = at_most(one, other)(figures, pair)
-        return -margin, text
-
-    return judge
-
-
-def verdict_of(target: Target, figures: Figures, pairs: Sequence[str]) -> tuple[str, str, int]:
-    """Judges a target on the pairs with figures.
-
-    Returns:
-        The worst pair's figures, the verdict, and how many pairs were judged.
-
-    Examples:
-        >>> target = Target("agreement", "≥ 0.9", lambda _, pair: (len(pair) - 3.0, f"{len(pair)}"))
-        >>> verdict_of(target, Figures(pd.DataFrame()), ["a", "wine"])
-        ('a: 1', '**missed** on a', 2)
-    """
-    found = {pair: target.judge(figures, pair) for pair in pairs}
-    found = {pair: own for pair, own in found.items() if not math.isnan(own[0])}
-    if not found:
-        return "", "not run", 0
-    worst = min(found, key=lambda pair: found[pair][0])
-    missed = [pair for pair, (margin, _) in found.items() if margin < -SLACK]
-    every = len(missed) == len(found) > 1
-    where = "every pair" if every else ", ".join(missed)
-    verdict = f"**missed** on {where}" if missed else "met"
-    return f"{worst}: {found[worst][1]}", verdict, len(found)
-
-
-def targets_table(
-    targets: Iterable[Target], figures: Figures, pairs: Sequence[str], planned: int
-) -> str:
-    """Returns targets as a table; one judged on some of the planned pairs says so."""
-    lines = []
-    for target in targets:
-        reached, verdict, count = verdict_of(target, figures, pairs)
-        some = f" ({count} of {planned} pairs)" if 0 < count < planned else ""
-        lines.append((target.name, target.wanted, reached, f"{verdict}{some}"))
-    return grid(("target", "wanted, on every pair", "reached", "verdict"), lines)
-
-
-# ------------------------------------------------------------------------------------------------
-# Claims
 
 
 class Margin(NamedTuple):

@@ -349,9 +349,8 @@ ABOUT_E3 = (
     "{instances} instances of each seed. Share of instances with at least one point on a path that "
     "satisfies all their constraints and is valid. *Easy*: {n_constraints} constraints each, drawn "
     "from the data set's list. *Medium*: their ranges narrowed to the {low:.0%} to {high:.0%} "
-    "quantiles, no value held fixed. *Hard*: the same, and {n_fixed} of the instance's values "
-    "fixed. *Infeasible*: instances for which provably no row satisfies the constraints; no method "
-    "can answer them. In brackets the paper's figures, where it has them. FACE's points are "
+    "quantiles. *Infeasible*: instances for which provably no row satisfies the constraints; no "
+    "method can answer them. In brackets the paper's figures, where it has them. FACE's points are "
     "overwritten constraint by constraint, or *projected* to the nearest values that satisfy all "
     "of them; *latent* is the paper's gradient descent, *exact* the default."
 )

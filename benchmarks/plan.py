@@ -25,7 +25,6 @@ __all__ = [
     "EXPERIMENTS",
     "PAPER_SIDES",
     "Actionability",
-    "AdviceSize",
     "Baseline",
     "Comparison",
     "Job",
@@ -35,12 +34,10 @@ __all__ = [
 ]
 
 Recipe: TypeAlias = Literal["default", "paper", "printed", "gumbel", "baselines"]
-PairKind: TypeAlias = Literal["e1", "extra", "advice"]
+PairKind: TypeAlias = Literal["e1", "extra"]
 Kind = TypeVar("Kind")
 
-EXPERIMENTS = (
-    "grid", "e1", "e2", "e3", "e4", "clusters", "tuning", "privacy", "extra", "advice",
-)  # fmt: skip
+EXPERIMENTS = ("grid", "e1", "e2", "e3", "e4", "clusters", "tuning", "privacy", "extra")
 # Sides with the paper's architecture and settings. They differ in the reading of the loss: KL(c) of
 # a batch's mean responsibilities (`paper`, `recipe="paper"`), or as printed, of each row, with the
 # probabilities of clusters handed on (`printed`) or a straight-through Gumbel draw (`gumbel`).
@@ -94,7 +91,7 @@ class Pair:
     name: str
     data: str  # a data set of `lapace.datasets`, or a table of `benchmarks.tables`
     classifier: TrainedKind
-    experiment: PairKind = "e1"  # extra, advice: a table the paper does not have
+    experiment: PairKind = "e1"  # extra: a table the paper does not have
     balanced: bool = False  # labels are made equally frequent before the split
     impute: bool = False  # missing cells are filled from the training rows
     compared: bool = False  # an extra table that E2 has, too
@@ -154,8 +151,7 @@ class Actionability:
 
     instances: int = 100  # of the protocol's; every one has its own constraints and calls
     n_constraints: int = 5  # drawn for each instance
-    n_fixed: int = 3  # features that keep the instance's value in the hard setting
-    low: float = 0.1  # quantiles the ranges of the medium and the hard setting are narrowed to
+    low: float = 0.1  # quantiles the ranges of the medium setting are narrowed to
     high: float = 0.9
     rates: tuple[float, ...] = ()  # η of the paper's correction, swept in the medium setting
     max_steps: tuple[int, ...] = ()  # its N, swept
@@ -187,17 +183,6 @@ class Sweep:
 
     n_prototypes: tuple[int, ...] = (2, 3, 5, 8, 12)
     sides: tuple[str, ...] = ("default", "paper")
-    repeats: int = 2  # of the protocol's seeds
-
-
-@dataclass(frozen=True)
-class AdviceSize:
-    """How much is measured of `nearest` and `best` on one pair with one seed."""
-
-    instances: int = 40
-    added: int = 18  # pairs of an instance and an added constraint
-    counted: int = 20  # instances whose queries are counted
-    models: int = 20  # retrained
 
 
 @dataclass(frozen=True)
@@ -227,7 +212,7 @@ class Job:
     protocol: Protocol
     limits: Limits
     experiment: str = "e1"
-    details: Comparison | Actionability | Readings | AdviceSize | None = None
+    details: Comparison | Actionability | Readings | None = None
 
     def __str__(self) -> str:
         side = self.recipe if self.recipe == "baselines" else f"{self.recipe} recipe"
@@ -274,7 +259,7 @@ class Plan:
         readings: The grid of readings of what the paper leaves open.
         tuning: Variants of the baselines, one option of each swept.
         sweep: Settings of the sweep over clusters.
-        advice: Settings of the measurement of nearest and best.
+        repeats: How many of the seeds an experiment has, by name; all of them where it has none.
         is_quick: Whether this is the short version, which only shows that everything runs.
 
     Examples:
@@ -293,7 +278,7 @@ class Plan:
     readings: Readings = Readings()
     tuning: tuple[Baseline, ...] = ()
     sweep: Sweep = Sweep()
-    advice: AdviceSize = AdviceSize()
+    repeats: Mapping[str, int] = field(default_factory=dict)
     is_quick: bool = False
 
     @classmethod
@@ -347,7 +332,7 @@ class Plan:
             made(Readings, "grid"),
             methods("tuning"),
             made(Sweep, "clusters"),
-            made(AdviceSize, "advice"),
+            dict(data.get("repeats", {})),
         )
 
     @property
@@ -382,6 +367,11 @@ class Plan:
                 raise InputError(_unknown("experiment", name, EXPERIMENTS))
         names = {self[name].name for name in pairs}
         seeds = self.protocol.seeds[:repeats]
+
+        def is_repeated(job: Job) -> bool:
+            kind = "extra" if job.pair.experiment == "extra" else job.experiment
+            return job.seed in self.protocol.seeds[: self.repeats.get(kind)]
+
         return [
             job
             for job in self._all()
@@ -389,14 +379,18 @@ class Plan:
             and job.recipe in recipes
             and (not names or job.pair.name in names)
             and job.seed in seeds
+            and is_repeated(job)
         ]
 
     def _all(self) -> Iterator[Job]:
         """Yields all jobs, in order; those that share a fit are side by side."""
-        all_ = list(product(self.protocol.seeds, self.pairs))
-        fits = [(pair.paper.batch, seed, pair) for seed, pair in all_ if pair.paper is not None]
-        for _, seed, pair in sorted(fits, key=lambda fit: fit[0]):  # many steps first
-            yield Job(pair, "paper", seed, self.protocol, self.limits, "grid", self.readings)
+        # Small batches first: those fits take the most steps, and a run should not end with one.
+        batches = {p.name: math.inf if p.paper is None else p.paper.batch for p in self.pairs}
+        pairs = sorted(self.pairs, key=lambda pair: batches[pair.name])
+        all_ = list(product(self.protocol.seeds, pairs))
+        for seed, pair in all_:
+            if pair.paper is not None:
+                yield Job(pair, "paper", seed, self.protocol, self.limits, "grid", self.readings)
         for seed, pair in all_:
             if pair.experiment == "e1":
                 yield from self._of_pair(pair, seed)
@@ -405,30 +399,26 @@ class Plan:
                 job = Job(pair, "default", seed, self.protocol, self.limits, "extra")
                 yield job
                 yield from self._compared(replace(job, experiment="e2")) if pair.compared else ()
-        for seed, pair in all_:
-            yield Job(pair, "default", seed, self.protocol, self.limits, "advice", self.advice)
 
     def _of_pair(self, pair: Pair, seed: int) -> Iterator[Job]:
         """Yields E1 to E4, the sweeps and the attacks of one pair of the paper and one seed."""
         texts = self.constraints.get(pair.data, ())
         constrained = replace(self.e3, constraints=texts)
-        for recipe in ("default", *PAPER_SIDES) if pair.paper is not None else ("default",):
+        for recipe in (*PAPER_SIDES, "default") if pair.paper is not None else ("default",):
             job = Job(pair, recipe, seed, self.protocol, self.limits)
             yield job
             yield replace(job, experiment="e2", details=self.e2)
-            if texts:
-                yield replace(job, experiment="e3", details=constrained)
             yield replace(job, experiment="e4")
             yield replace(job, experiment="privacy")
+            if texts and recipe != "gumbel":  # descent takes long: one reading as printed
+                yield replace(job, experiment="e3", details=constrained)
             swept = replace(job, experiment="clusters", details=replace(self.e2, confidences=()))
-            few = recipe in self.sweep.sides and seed in self.protocol.seeds[: self.sweep.repeats]
-            for count in self.sweep.n_prototypes if few else ():
+            for count in self.sweep.n_prototypes if recipe in self.sweep.sides else ():
                 yield replace(swept, protocol=replace(self.protocol, n_prototypes=count))
         job = Job(pair, "baselines", seed, self.protocol, self.limits, "e2")
         yield from self._compared(job)
         yield replace(job, experiment="privacy")
-        few = seed in self.protocol.seeds[: self.sweep.repeats]
-        for baseline in self.tuning if few else ():
+        for baseline in self.tuning:
             yield replace(job, experiment="tuning", details=self._of_baseline(baseline))
         if texts:
             yield replace(job, experiment="e3", details=constrained)

@@ -26,15 +26,14 @@ __all__ = ["Origin", "code_of", "environment", "modules_of"]
 # The module that measures an experiment; others measure as E1 does.
 HOMES = {
     "grid": "readings", "e2": "e2", "e3": "e3", "e4": "e4", "clusters": "e2", "tuning": "e2",
-    "privacy": "privacy", "advice": "advice", "e5": "e5",
+    "privacy": "privacy", "e5": "e5",
 }  # fmt: skip
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "dice-ml")
 ROOTS = ("lapace", "benchmarks")
-NOT_MEASURING = (
-    "benchmarks.jobs",
-    "benchmarks.plan",
-    "benchmarks.provenance",
-)  # settings are hashed
+# Settings are hashed apart, and how figures are shown does not change them.
+NOT_MEASURING = tuple(
+    f"benchmarks.{name}" for name in ("jobs", "plan", "provenance", "figures", "drawing")
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks import advice, comparison, digits_page, drawing, pages
+from benchmarks import comparison, digits_page, drawing, pages
 from benchmarks.claims import CLAIMS
 from benchmarks.e5 import figures_of, read_figures
 from benchmarks.figures import Figures, grid, insert, outdated, pairs_of, part
@@ -71,7 +71,6 @@ Block = Callable[[Plan, pd.DataFrame], str]
 PAGES: Mapping[str, Page] = {
     "grid": pages.readings, "e1": pages.e1, "e2": comparison.page, "e3": pages.e3, "e4": pages.e4,
     "clusters": pages.clusters, "tuning": pages.tuning, "privacy": pages.privacy,
-    "advice": advice.page,
 }  # fmt: skip
 BLOCKS: Mapping[str, Block] = {
     "e1": pages.e1_brief,

@@ -17,6 +17,7 @@ constraint holds; no row is the instance itself. `found.reasons` says why an ins
 | `RobXRows` | the nearest training row that is stable | 1 |
 | `CCHVAE` | the first decoded points of growing latent spheres around the instance | 1 |
 | `PPCEF` | gradient descent to a valid row where a normalizing flow is dense | 1 |
+| `DiCoFlex` | draws from a flow conditional on the instance | up to 5 |
 | `DRCE` | near, diverse rows moved towards the instance by binary search | up to 5 |
 | `DiCE` | the `dice-ml` package: random or genetic search for a diverse set | up to 5 |
 """
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 from benchmarks.baselines.cchvae import CCHVAE
 from benchmarks.baselines.dice import DiCE
+from benchmarks.baselines.dicoflex import DiCoFlex
 from benchmarks.baselines.face import FACE
 from benchmarks.baselines.nearest import DRCE, NNCE, RobXCE, RobXRows
 from benchmarks.baselines.ppcef import PPCEF
@@ -36,6 +38,7 @@ __all__ = [
     "NNCE",
     "PPCEF",
     "DiCE",
+    "DiCoFlex",
     "RobXCE",
     "RobXRows",
 ]

@@ -84,12 +84,12 @@ class PPCEF:
         training = TrainingIndex.of(self.classifier, X, self.schema)
         rows = np.repeat(training.rows, training.counts, axis=0)
         codes = np.repeat(training.codes, training.counts)
-        x, labels = _tensor(encode(training.schema, rows)), len(training.classifier.labels)
+        x, labels = tensor(encode(training.schema, rows)), len(training.classifier.labels)
         context = nn.functional.one_hot(torch.as_tensor(codes), labels).double()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.random_state)
             flow = zuko.flows.MAF(x.shape[1], labels, transforms=3, hidden_features=[HIDDEN] * 2)
-            self.flow_ = _Flow.trained(flow, x, context, self._noise(training.schema), self)
+            self.flow_ = Flow.trained(flow, x, context, self._noise(training.schema), self)
             self.student_ = self.network or self._student(training, x, codes)
             density = self.flow_.log_density(x, context).numpy()
         median = [np.median(density[codes == k]) if (codes == k).any() else -np.inf
@@ -101,14 +101,14 @@ class PPCEF:
     @staticmethod
     def _noise(schema: Schema) -> Tensor:
         numbers = len(schema.numeric)
-        return _tensor(np.where(np.arange(schema.coding.width) < numbers, *NOISE))
+        return tensor(np.where(np.arange(schema.coding.width) < numbers, *NOISE))
 
     def _student(self, training: TrainingIndex, x: Tensor, codes: Ints) -> nn.Module:
         """A network fitted to the classifier's probabilities, or to its labels."""
         labels = len(training.classifier.labels)
         wanted = nn.functional.one_hot(torch.as_tensor(codes), labels).double()
         if training.probability is not None:
-            wanted = _tensor(np.repeat(training.probability, training.counts, axis=0))
+            wanted = tensor(np.repeat(training.probability, training.counts, axis=0))
         layers = nn.Sequential(
             *(nn.Linear(x.shape[1], HIDDEN), nn.ReLU()),
             *(nn.Linear(HIDDEN, HIDDEN), nn.ReLU()),
@@ -119,7 +119,7 @@ class PPCEF:
             log: Tensor = layers(x[rows]).clamp(min=1e-9).log()
             return -(wanted[rows] * log).sum(dim=1).mean()
 
-        _train(layers, loss, len(x), self.training_steps, rate=3e-3)
+        train(layers, loss, len(x), self.training_steps, rate=3e-3)
         return layers
 
     def counterfactuals(
@@ -141,12 +141,12 @@ class PPCEF:
     def _descended(self, problem: BaselineProblem, some: Ints, margin: float) -> Floats:
         """Where descents from some instances end, as rows."""
         schema, cells = problem.training.schema, problem.cells[some]
-        start, movable = encode(schema, cells), _movable(problem.schema, schema, cells)
+        start, movable = encode(schema, cells), movable_places(problem.schema, schema, cells)
         target, end = self._targets(problem, some, start), np.empty_like(start)
         for begin in range(0, len(some), CHUNK):
             part = np.arange(begin, min(begin + CHUNK, len(some)))
             full = np.resize(part, CHUNK)  # always as many rows
-            search = _Descent(_tensor(start[full]), target[full], movable[full], margin)
+            search = _Descent(tensor(start[full]), target[full], movable[full], margin)
             end[part] = self._descend(search, schema)[: len(part)]
         found = decode(schema, end)
         # A cell that did not move is the instance's own, also where the coding cannot tell it.
@@ -156,7 +156,7 @@ class PPCEF:
     def _targets(self, problem: BaselineProblem, some: Ints, start: Floats) -> Ints:
         """The code of each target; where any other label will do, the most probable one."""
         with torch.no_grad():
-            probability = self.student_(_tensor(start)).numpy().copy()
+            probability = self.student_(tensor(start)).numpy().copy()
         probability[np.arange(len(some)), problem.instances.label_code[some]] = -1.0
         target = problem.instances.target_code[some]
         return np.where(target >= 0, target, probability.argmax(axis=1))
@@ -168,13 +168,13 @@ class PPCEF:
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         labels = len(self.median_density_)
         context = nn.functional.one_hot(torch.as_tensor(search.target), labels).double()
-        floor, blocks = _tensor(self.median_density_)[search.target], schema.coding.blocks
+        floor, blocks = tensor(self.median_density_)[search.target], schema.coding.blocks
         movable = torch.as_tensor(search.movable)
         best, least = search.start.clone(), torch.full((len(x),), torch.inf)
         for step in range(self.steps + 1):
             whole = not blocks or step > self.steps // 2
             if blocks and step == self.steps // 2 + 1:  # from here on categories stay
-                x.data = _tensor(encode(schema, decode(schema, x.detach().numpy())))
+                x.data = tensor(encode(schema, decode(schema, x.detach().numpy())))
                 x.data = torch.where(movable, x.data, search.start)
                 movable = movable & (torch.arange(x.shape[1]) < len(schema.numeric))
             loss = self._loss(x, search, context, floor)
@@ -207,7 +207,7 @@ class _Descent(NamedTuple):
     margin: float
 
 
-class _Flow(NamedTuple):
+class Flow(NamedTuple):
     """A trained flow, and the scale of what goes in."""
 
     flow: nn.Module
@@ -217,7 +217,7 @@ class _Flow(NamedTuple):
     @classmethod
     def trained(
         cls, flow: nn.Module, x: Tensor, context: Tensor, noise: Tensor, settings: PPCEF
-    ) -> _Flow:
+    ) -> Flow:
         """Fits a flow to rows and labels."""
         scale = (x.std(dim=0, correction=0) ** 2 + noise**2).sqrt()
         found = cls(flow.double(), x.mean(dim=0), scale)
@@ -226,7 +226,7 @@ class _Flow(NamedTuple):
             moved = x[rows] + noise * torch.randn_like(x[rows])
             return -found.log_density(moved, context[rows], gradient=True).mean()
 
-        _train(flow, loss, len(x), settings.training_steps, rate=2e-3)
+        train(flow, loss, len(x), settings.training_steps, rate=2e-3)
         return found
 
     def log_density(self, x: Tensor, context: Tensor, *, gradient: bool = False) -> Tensor:
@@ -236,7 +236,7 @@ class _Flow(NamedTuple):
         return found
 
 
-def _train(
+def train(
     module: nn.Module, loss: Callable[[Tensor], Tensor], rows: int, steps: int, *, rate: float
 ) -> None:
     """Adam with cosine decay on random batches; the weights are constants afterwards."""
@@ -284,7 +284,7 @@ def decode(schema: Schema, encoded: Floats) -> Floats:
     return schema.snap(cells)
 
 
-def _movable(wide: Schema, schema: Schema, cells: Floats) -> Bools:
+def movable_places(wide: Schema, schema: Schema, cells: Floats) -> Bools:
     """Which places of the coding may move: all but missing numbers and their flags."""
     movable = np.ones((len(cells), schema.coding.width), dtype=bool)
     numbers = len(schema.numeric)
@@ -294,7 +294,7 @@ def _movable(wide: Schema, schema: Schema, cells: Floats) -> Bools:
     return movable
 
 
-def _tensor(array: Any) -> Tensor:
+def tensor(array: Any) -> Tensor:
     return torch.as_tensor(array, dtype=torch.float64)
 
 

@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.baselines import CCHVAE, DRCE, FACE, NNCE, PPCEF, DiCE, RobXCE, RobXRows
+from benchmarks.baselines import (
+    CCHVAE,
+    DRCE,
+    FACE,
+    NNCE,
+    PPCEF,
+    DiCE,
+    DiCoFlex,
+    RobXCE,
+    RobXRows,
+)
 from benchmarks.baselines.cchvae import shell_points
 from benchmarks.baselines.face import face_path
 from benchmarks.baselines.ppcef import encode
@@ -30,6 +40,7 @@ MAKE = {
     "DRCE": DRCE,
     "CCHVAE": lambda model, **k: CCHVAE(model, recipe=BRIEF, samples=40, **k),
     "PPCEF": lambda model, **k: PPCEF(model, steps=60, rate=0.05, training_steps=120, **k),
+    "DiCoFlex": lambda model, **k: DiCoFlex(model, count=3, training_steps=120, **k),
     "DiCE": lambda model, **k: DiCE(
         model,
         count=3,
@@ -144,7 +155,7 @@ def test_every_row_is_a_counterfactual(name, world):
     # Every instance without a row has a reason, and no other; no row comes twice.
     assert_reasons(rows)
     assert (np.diff(rows.instance) >= 0).all()
-    assert np.bincount(rows.instance).max() <= {"DRCE": 5, "DiCE": 3}.get(name, 1)
+    assert np.bincount(rows.instance).max() <= {"DRCE": 5, "DiCE": 3, "DiCoFlex": 3}.get(name, 1)
     keys = [(i, *cells) for i, cells in zip(rows.instance, rows.cells.tolist(), strict=True)]
     assert len(set(keys)) == len(keys)
 
@@ -615,6 +626,27 @@ def test_ppcef_follows_the_network_it_is_given():
     assert len(found) == 5
     assert (found.cells.sum(axis=1) < 3).all()  # those of the clump sum up to 8
     assert sorted(wrong.counterfactuals(table[:5], target=True).reasons) == [0, 1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------------
+# DiCoFlex
+
+
+def test_dicoflex_draws_rows_near_each_instances_neighbours_of_the_target():
+    """Below a line lie instances, above it rows of the target: those of the same place are near."""
+    rng = np.random.default_rng(5)
+    table = np.column_stack([rng.uniform(0, 10, 800), np.tile([0.0, 1.0], 400)])
+    table[:, 1] += rng.normal(0, 0.05, 800)
+    method = DiCoFlex(lambda rows: rows[:, 1] > 0.5, training_steps=400).fit(table)
+    start = np.array([[1.0, 0.0], [9.0, 0.0]])
+    found = method.counterfactuals(start, target=True)
+    drawn = [found.cells[found.instance == k, 0] for k in (0, 1)]
+    assert min(map(len, drawn)) >= 3
+    assert drawn[0].max() < 4 < 6 < drawn[1].min()
+    assert found.cells[:, 1].min() > 0.5
+    assert len(np.unique(found.cells, axis=0)) == len(found)
+    alone = method.counterfactuals(start[1:], target=True)  # no instance depends on the others
+    np.testing.assert_allclose(alone.cells, found.cells[found.instance == 1], rtol=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------

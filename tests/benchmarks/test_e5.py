@@ -30,10 +30,7 @@ def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypat
         test=digits.test[test],
         test_truth=digits.test_truth[test],
     )
-    jobs = [e5.Job("predictions", "default", 0), e5.Job("truth", "paper", 0)]  # of all four
-    assert set(jobs) < set(e5.jobs([0]))
     monkeypatch.setattr(e5, "read", lambda quick: few)
-    monkeypatch.setattr(e5, "jobs", lambda seeds: jobs)
     recipes = {
         "default": replace(IMAGES, hidden=64, steps=500, batch=128, rate=4e-3),
         "paper": replace(e5.RECIPES["paper"], hidden=64, steps=1, epochs=4),

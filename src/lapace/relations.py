@@ -218,7 +218,7 @@ def warn_of_differences(schema: Schema, cells: Floats) -> None:
 def find_orders(schema: Schema, cells: Floats) -> list[LearnedRule]:
     r"""Returns the orders of two numbers that every row shows, transitive ones included.
 
-    The columns are not derived, have the same notation, and ranges of the same scale: one
+    The columns are not derived, have the same notation and unit, and ranges of the same scale: one
     is at most four times the other. With a sorted downwards and $c_k$ the number of values of b
     from $a_k$ on, the probability that a permutation of b keeps the order in all n rows is
     $\prod_k (c_k - k + 1) / (n - k + 1)$.
@@ -272,8 +272,8 @@ def _numbers(schema: Schema) -> list[int]:
 
 
 def _alike(a: Feature, b: Feature) -> bool:
-    """Whether two columns of numbers can be compared: same notation, same scale."""
-    same = a.written == b.written
+    """Whether two columns of numbers can be compared: same notation and unit, same scale."""
+    same = (a.written, a.unit) == (b.written, b.unit)
     return same and max(a.span, b.span) <= SCALE * min(a.span, b.span)
 
 

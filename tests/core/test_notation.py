@@ -482,11 +482,12 @@ def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
     edited = edited.replace(
         'kind = "categorical"\ncategories = ["low"', 'kind = "ordinal"\ncategories = ["low"'
     )
-    edited = edited.replace("[columns.same]", '[columns.same]\ndescription = "Seven."')
+    edited = edited.replace("[columns.same]", '[columns.same]\ndescription = "Seven."\nunit = "km"')
     path.write_text(edited)
     again = Schema.infer(frame, str(path))
     assert again["grade"].categories == ("low", "medium", "high")
     assert again["grade"].kind == "ordinal"
+    assert again["same"].text(7) == "7 km"
     assert again["same"].description == "Seven."
 
 
@@ -497,7 +498,7 @@ def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
         ("version = 2\n[columns.x]\nkind = 'drop'", "is no file of columns"),
         ("version = 1\n[columns.x]\nkid = 'drop'", "has no setting 'kid'. Did you mean 'kind'"),
         ("version = 1\n[columns]\nx = 3", "must be a table of settings"),
-        ("version = 1\n[columns.x]\nkind = 'nmber'", "is no kind of column"),
+        ("version = 1\n[columns.x]\nkind = 'nmber'\nunit = 'km'", "is no kind of column"),
         ("version = 1\n[columns.x]\nkind = 'ordinal'\ncategories = [1, 1]", "category 1 twice"),
         ("version = 1\n[columns.x]\nkind = 'number'\nlower = 'soon'", "lower = 'soon'"),
         ("version = 1\n[columns.x]\nlower = [1]", "Expected `float`, got `array`, at lower"),

@@ -53,6 +53,7 @@ class Feature:
             instance's cell instead. NaN where it is still to be taken from the data.
         written: How the table writes the numbers of a continuous column, as an example:
             `€1,234.56`, `1234.56%`, `2024-12-31` for dates; empty for plain numbers.
+        unit: What plain numbers are counted in, shown after them.
         missing_values: Values that mean a missing one, such as -999. Missing cells are written as
             the first of them; as empty cells where that is an empty text.
         ignore_case: Whether categories that differ only in capitals or spaces are the same.
@@ -85,6 +86,7 @@ class Feature:
     description: str = ""
     tolerance: float = np.nan
     written: str = ""
+    unit: str = ""
     missing_values: tuple[Level, ...] = ()
     ignore_case: bool = False
     derived: str | None = None
@@ -220,7 +222,7 @@ class Feature:
             return str(self.levels[round(cell)])
         if self.written:
             return notation(self.written).text(cell, self._decimals(cell))
-        return self._plain_text(cell)
+        return f"{self._plain_text(cell)} {self.unit}".rstrip()
 
     def _decimals(self, cell: float) -> int:
         """Returns how many digits after the point a cell has in the column's notation."""

@@ -39,7 +39,8 @@ HEADER = """\
 LEFT_OUT = ("drop", "id")  # kinds of columns that are no features
 SAID = ("number", "date", *KINDS[1:], *LEFT_OUT)  # what may be said of a column
 FIELDS = (
-    *NUMBERS, "written", "categories", "missing_values", "ignore_case", "derived", "description",
+    *NUMBERS, "written", "unit", "categories", "missing_values", "ignore_case", "derived",
+    "description",
 )  # fmt: skip
 # Numbers that often stand for a missing one.
 SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
@@ -72,6 +73,7 @@ def _kind(feature: Feature) -> str:
     if feature.kind == "continuous":
         number = "whole number" if feature.integer else "number"
         kind = "date" if feature.is_date else number
+        kind += f" ({feature.unit})" if feature.unit else ""
     return kind if feature.derived is None else f"{kind}, derived"
 
 

@@ -202,7 +202,7 @@ def amount_text(number: float, feature: Feature) -> str:
     """
     if feature.is_date:
         unit = "day" if number == 1 else "days"
-        return f"{Feature(feature.name, 'continuous').text(number)} {unit}"
+        return Feature(feature.name, "continuous", unit=unit).text(number)
     lattice = feature.kind == "continuous" and feature.resolution
     if lattice and np.isclose(on_lattice(np.array(number), feature.resolution), number):
         return feature.text(number)

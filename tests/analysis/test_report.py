@@ -91,7 +91,7 @@ def test_the_whole_interval_decides(threshold):
 
 
 def test_rounding_decides_nothing_and_an_unknown_value_is_not_measured():
-    assert Check(THRESHOLDS["closer"], 0.93 - 0.90 + 0.97).verdict == "passes"  # a little over 1
+    assert Check(THRESHOLDS["reconstruction"], 0.93 - 0.90 + 0.67).verdict == "passes"  # over 0.7
     assert Check(THRESHOLDS["answered"], None).verdict == "not measured"
 
 
@@ -120,7 +120,7 @@ def test_the_verdict_is_the_worst_of_the_checks(checks, verdict, headline):
 
 
 def test_only_what_is_essential_must_be_measured():
-    unmeasured = of_checks(PASSES, Check(THRESHOLDS["closer"], None, reason="3 rows"))
+    unmeasured = of_checks(PASSES, Check(THRESHOLDS["reconstruction"], None, reason="3 rows"))
     assert unmeasured.verdict == "passes"
     assert unmeasured.advice == ()
     essential = of_checks(PASSES, Check(THRESHOLDS["usual"], None, reason="5 rows"))
@@ -186,7 +186,6 @@ def test_what_came_back_by_brute_force():
         assert found.changed == np.median(changed)
         assert found.usual == pytest.approx((of_real >= np.median(factor)).mean())
         assert f"as usual as {100 * found.usual:.0f}% of real rows" in found.sentence
-    assert checks["closer"].value == pytest.approx(1.0)
     assert {check.verdict for check in checks.values()} == {"passes"}
 
 
@@ -212,7 +211,7 @@ def test_rows_the_classifier_labels_otherwise_fail():
 def test_strange_counterfactuals_fail():
     strange = np.array([[400.0, 79.0, 1.0]]) + np.zeros((60, 1))
     by_target, checks = parts(strange)
-    assert checks["usual"].verdict == checks["closer"].verdict == "fails"
+    assert checks["usual"].verdict == "fails"
     assert min(x.usual for x in by_target) == 0.0
     # Where another pick returned a usual one, the instance has it.
     both = np.concatenate([strange, CLOSEST]), np.ones(120, dtype=bool)
@@ -249,7 +248,6 @@ def test_what_cannot_be_measured_says_why():
         "valid": "no instance could be explained",
         "usual": "no label has 20 real rows to compare with",
         "unmarked": "no instance could be explained",
-        "closer": "no training row to compare with",
         "recognised": "rows of one label only",
         "reconstruction": "10 rows held out, 20 needed: hand over 200 or more",
     }
@@ -549,7 +547,6 @@ def test_a_good_fit_passes_because_of_what_comes_back(good):
     measured = set(THRESHOLDS) - {"rules", "survives", "possible"}
     assert set(found) == measured
     assert found["answered"] == found["valid"] == 1.0
-    assert found["closer"] < 1.0
     assert found["recognised"] > 0.5
     assert [x.label for x in report.explained] == ["no", "yes"]
     assert sum(x.tried for x in report.explained) == 30

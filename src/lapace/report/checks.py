@@ -102,11 +102,6 @@ _CHECKS = (
         "Rows break what every training row keeps: fit with learn_rules=True, or write such rules.",
     ),
     Threshold(
-        "closer", "distance, of that of training rows", "ratio", False, 1.0,
-        "Counterfactuals are farther than training rows of the target: fit with more rows, or with "
-        "another random_state.",
-    ),
-    Threshold(
         "recognised", "labels recognised, beyond chance", "share", True, 0.35,
         "The model does not know what sets the labels apart, so density and prototypes say little: "
         "hand over more rows, and drop columns the classifier does not need.",

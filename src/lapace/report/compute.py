@@ -16,7 +16,6 @@ from lapace.report.checks import THRESHOLDS, Check
 from lapace.report.document import ExplainedLabel, Rule
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
-from lapace.schema.distance import kneighbors
 from lapace.table import Level
 
 HELD_OUT = 2000  # rows kept from training, at most
@@ -134,7 +133,6 @@ class Judged(NamedTuple):
         survives: The share of held-out refits that keep the label of its first unmarked best row.
         possible: Whether every row of nearest and best keeps what every training row does.
         usual: Whether one of its rows is as usual as real rows of the target.
-        ratio: The distance of its nearest row over that of the nearest training row.
     """
 
     target: Ints
@@ -144,7 +142,6 @@ class Judged(NamedTuple):
     survives: Floats
     possible: Floats
     usual: Floats
-    ratio: Floats
 
     def checks(self, valid: Bools, own: Bools, random_state: int) -> list[Check]:
         """Returns the checks of some instances.
@@ -155,29 +152,19 @@ class Judged(NamedTuple):
             random_state: Seed of bootstrap samples.
         """
         none, some = "no instance could be explained", own & self.feasible
-        usual, possible, ratio, survives = (
-            values[own & ~np.isnan(values)]
-            for values in (self.usual, self.possible, self.ratio, self.survives)
+        usual, possible, survives = (
+            values[own & ~np.isnan(values)] for values in (self.usual, self.possible, self.survives)
         )
         checks = [
             share_check("answered", self.answered[some], none),
             share_check("valid", valid, none),
             share_check("usual", usual > 0, f"no label has {MIN_ROWS} real rows to compare with"),
             share_check("unmarked", self.unmarked[some], none),
-            mean_check("closer", ratio, np.median, random_state, "no training row to compare with"),
         ]
         if len(survives):
-            checks.append(mean_check("survives", survives, np.mean, random_state))
+            count, mean_of = len(survives), lambda rows: float(survives[rows].mean())
+            checks.append(_bootstrapped("survives", mean_of, count, random_state))
         return checks + ([share_check("possible", possible > 0, none)] if len(possible) else [])
-
-
-def mean_check(
-    name: str, values: Floats, statistic: Callable[[Floats], Any], seed: int, reason: str = ""
-) -> Check:
-    """Returns the check of a statistic of some values, with its interval."""
-    if not len(values):
-        return Check(THRESHOLDS[name], None, reason=reason)
-    return _bootstrapped(name, lambda rows: float(statistic(values[rows])), len(values), seed)
 
 
 def explained_parts(
@@ -209,7 +196,7 @@ def explained_parts(
     schema, by_target = nearest.schema, []
     count = len(targets)
     unmarked = best.where(best.ok & (best.mark == ""))
-    survives, keeps, usual, ratio = np.full((4, count), np.nan)
+    survives, keeps, usual = np.full((3, count), np.nan)
     if kept is not None:
         first = unmarked.where(unmarked.rank == 0)
         survives[first.instance] = kept(first)
@@ -223,11 +210,6 @@ def explained_parts(
         if not tried.any():
             continue
         answers = nearest.where(tried[nearest.instance])
-        if len(rows):
-            instances = answers.instances[answers.instance]
-            closest = kneighbors(schema, instances, rows)[0][:, 0]
-            apart = closest > 0
-            ratio[answers.instance[apart]] = answers.distance[apart] / closest[apart]
         among = Plausibility(schema, rows, max_rows=2000, random_state=random_state)
         lof, lof_real = np.empty(0), np.empty(0)
         if len(among.rows) >= MIN_ROWS:
@@ -243,7 +225,7 @@ def explained_parts(
         known[k] = ExplainedLabel(label, int(tried.sum()), len(answers), **measured)
     every = np.arange(count)
     answered, has_way = (np.isin(every, rows.instance) for rows in (nearest, unmarked))
-    judged = Judged(targets, feasible, answered, has_way, survives, keeps, usual, ratio)
+    judged = Judged(targets, feasible, answered, has_way, survives, keeps, usual)
     for k, found in known.items():
         own = targets == k
         checks = judged.checks(returned.valid[own[returned.instance]], own, random_state)

@@ -182,7 +182,7 @@ def test_a_killed_raylet_ends_the_run_and_it_is_resumed_without_ray(
     folder, alone, slow, tmp_path, monkeypatch
 ):
     out = tmp_path / "out"
-    process = start(*words(folder, out, "--workers", "1"), folder=folder)
+    process = start(*words(folder, out, "--workers", "2"), folder=folder)
     wait_for(lambda: parts(out), process)
     raylet = next(pid for pid, name in children(process.pid) if "/raylet/raylet" in name)
     os.kill(raylet, signal.SIGKILL)

@@ -82,13 +82,13 @@ def find_minimal(
         starts: Ok rows to start from.
         paths: The paths of the instances.
         free: Rows found without the query's constraints, by pick. Where all rows of an instance
-            satisfy them, they are its rows; where only some ways of `best` do, these stay.
+            satisfy them, they are its rows.
         oracle: Evaluates rows.
 
     Returns:
         The rows by pick, and all rows that were made minimal.
     """
-    done, kept = _complying(problem, instance, free)
+    done = _complying(problem, instance, free)
     todo_nearest, todo_best = (
         np.setdiff1d(instance, done[pick].instance if pick in done else [])
         for pick in ("nearest", "best")
@@ -101,13 +101,13 @@ def find_minimal(
     if problem.schema.shape is None and not problem.search.frugal:
         closest = join_rows([_closest(problem, rows), _different(problem, rows, count=1)])
         parts = [rows, _extended(problem, oracle, closest)]
-        rows = join_rows([*parts, _with_one_fixed(problem, oracle, starts, join_rows(parts), kept)])
+        rows = join_rows([*parts, _with_one_fixed(problem, oracle, starts, join_rows(parts))])
     chosen = join_rows([_closest(problem, rows), _different(problem, rows)])
     chosen = _made(problem, oracle, chosen, settle)
     nearest = _with_best_step(problem, todo_nearest, take_rows(chosen, chosen.demand == OK), paths)
     picked = {"nearest": nearest}
     if "best" in problem.search.picks:
-        best = _different(problem, chosen, kept)  # what was made smaller may be alike now
+        best = _different(problem, chosen)  # what was made smaller may be alike now
         lacking = np.setdiff1d(todo_best, best.instance)  # where no row has a margin
         if "nearest" in done:
             nearest = join_rows([nearest, done["nearest"].as_rows(OK)])
@@ -122,22 +122,15 @@ def find_minimal(
 
 def _complying(
     problem: Problem, instance: Ints, free: Mapping[str, MinimalRows]
-) -> tuple[dict[str, MinimalRows], InstanceRows | None]:
-    """Selects rows found without constraints that satisfy them.
-
-    Returns:
-        By pick the rows of instances whose rows all do, and the ways of `best` of the others.
-    """
-    done, kept = {}, None
+) -> dict[str, MinimalRows]:
+    """Returns by pick the rows found without constraints of instances whose rows all keep them."""
+    done = {}
     for pick, every in free.items():
         rows = take_rows(every, np.isin(every.instance, instance))
         originals = problem.instances.cells[rows.instance]
         ok = rows.steps.ok & problem.system.feasible(rows.steps.cells, originals)
-        whole = ~np.isin(rows.instance, rows.instance[~ok])
-        done[pick] = take_rows(rows, whole)
-        if pick == "best":
-            kept = take_rows(rows, ok & ~whole).as_rows(MARGIN)
-    return done, kept
+        done[pick] = take_rows(rows, ~np.isin(rows.instance, rows.instance[~ok]))
+    return done
 
 
 def _starts_of_best(
@@ -190,20 +183,13 @@ def _closest(problem: Problem, rows: InstanceRows) -> InstanceRows:
     return take_rows(some, first_of_each(some.instance, distance))
 
 
-def _different(
-    problem: Problem,
-    rows: InstanceRows,
-    kept: InstanceRows | None = None,
-    count: int | None = None,
-) -> InstanceRows:
-    """Returns the closest rows with a margin that are different ways: `n_best` at most, or `count`.
+def _different(problem: Problem, rows: InstanceRows, count: int | None = None) -> InstanceRows:
+    """Returns the closest rows of `best` that are different ways: `n_best` at most, or `count`.
 
     Two ways are different if neither changes all the features the other changes, or if they differ
     in a category.
     """
     schema, rows = problem.schema, take_rows(rows, rows.demand > OK)
-    if kept is not None:
-        rows = join_rows([kept, rows])
     changed = schema.changed(problem.instances.cells[rows.instance], rows.cells)
     rest = np.lexsort((problem.distances(rows.cells, rows.instance), rows.instance))
     chosen = [rest[:0]]
@@ -236,11 +222,7 @@ def _extended(problem: Problem, oracle: Oracle, rows: InstanceRows) -> InstanceR
 
 
 def _with_one_fixed(
-    problem: Problem,
-    oracle: Oracle,
-    starts: Starts,
-    rows: InstanceRows,
-    kept: InstanceRows | None,
+    problem: Problem, oracle: Oracle, starts: Starts, rows: InstanceRows
 ) -> InstanceRows:
     """Searches again with one feature fixed, for instances with fewer than `n_best` ways.
 
@@ -248,7 +230,7 @@ def _with_one_fixed(
     changes back, so a cell that is the instance's stays so.
     """
     schema, originals = problem.schema, problem.instances.cells
-    ways = _different(problem, rows, kept)
+    ways = _different(problem, rows)
     few = np.flatnonzero(np.bincount(ways.instance) < problem.search.n_best)
     ways = take_rows(ways, np.isin(ways.instance, few))
     changed = schema.changed(originals[ways.instance], ways.cells) & schema.counted

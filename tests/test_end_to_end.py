@@ -87,7 +87,7 @@ def test_from_a_new_table_to_an_explanation_response(tmp_path, monkeypatch):
     # The first command is refused, and the message says what to do.
     _, err = run(*fit, code=2)
     assert err == (
-        "lapace: Column 'customer no.' only numbers the rows. Drop it (--drop 'customer no.'), let "
+        "lapace: Column 'customer no.' only counts the rows. Drop it (--drop 'customer no.'), let "
         "it identify the rows (--id 'customer no.'), or say it is 'number' (--kind "
         "'customer no.=number').\n"
     )

@@ -206,8 +206,8 @@ def warn_of_differences(schema: Schema, cells: Floats) -> None:
             row = int(np.flatnonzero(off)[0])
             read, computed = (feature.text(float(rows[row, column])) for rows in (cells, derived))
             warn(
-                f"Column '{feature.name}' is declared as derived and differs from that in "
-                f"{off.mean():.0%} of the rows, in row {row} {read} against {computed}."
+                f"Column '{feature.name}' is declared as derived, but differs from its expression "
+                f"in {off.mean():.0%} of the rows: in row {row} it is {read}, not {computed}."
             )
 
 

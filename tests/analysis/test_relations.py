@@ -86,7 +86,7 @@ def test_random_whole_numbers_raise_no_alarm(columns, most):
 def test_a_column_that_is_not_what_it_is_declared_as_is_doubted():
     table = loans(300)[["amount", "fee"]]
     columns = Schema.infer(table, {"fee": {"derived": "amount / 50"}})
-    with pytest.warns(UserWarning, match="'fee' is declared as derived and differs from that in"):
+    with pytest.warns(UserWarning, match="'fee' is declared as derived, but differs from"):
         warn_of_differences(columns, columns.cells(table))
 
 

@@ -456,7 +456,7 @@ def test_the_command_sums_up_as_text_and_as_json(model, letters, tmp_path):
     (letters / "broken.parquet").write_bytes(b"PAR1")
     bad = lapace(*words)
     assert bad.exit_code == 1
-    assert "broken.parquet' could not be read. It is no Parquet file" in bad.stderr
+    assert "broken.parquet' could not be read. It is not a Parquet file" in bad.stderr
     other = lapace("batch", *command(model, letters, out, "--workers", "1"))
     assert other.exit_code == 2
     assert "was begun with other settings" in other.stderr

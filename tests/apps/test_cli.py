@@ -287,7 +287,8 @@ def test_a_classifier_of_a_module_is_named_in_every_command(here, denied):
     assert not list(here.glob("own*.skops"))
     lines = done(f"{fit} --n-prototypes 1 --drop class").stdout.splitlines()
     assert (
-        lines[1] == "How often the classifier is right is not known: --label COLUMN would show it."
+        lines[1]
+        == "It is not known how often the classifier is right: --label COLUMN would show it."
     )
     assert "--target LABEL --classifier bank:decide (LABEL: poor, rich)" in lines[5]
     assert "--classifier" in refused(run("explain own.lapace denied.csv"))
@@ -311,7 +312,7 @@ def test_wrong_input_of_fit(here, denied):
         "empty": "no rows",
         "nothing": "is empty",
         "nowhere": "There is no file 'nowhere.csv'",
-        "numbered": "only numbers the rows. Drop it (--drop number), let it identify",
+        "numbered": "only counts the rows. Drop it (--drop number), let it identify",
         "twice": "column 'age' is in the table twice",
     }
     options = {
@@ -322,10 +323,10 @@ def test_wrong_input_of_fit(here, denied):
         "--classifier gone.skops": "no file 'gone.skops'",
         "--kind 'housing=ordinal:rnt<family<mortgage<own'": "holds 'rent', which is not among",
         "--kind age": "--kind 'age' is not understood",
-        "--kind age=text": "'text' is no kind of column",
+        "--kind age=text": "'text' is not a kind of column",
         "--rule 'incme > 3'": "Did you mean 'income'",
         "--rule 'housing >= original'": "has no order",
-        "--sample 0": "--sample 0 is no number of rows",
+        "--sample 0": "--sample 0 is not a number of rows",
         "--rules gone.toml": "no constraint file 'gone.toml'",
         "--n-prototypes 0": "n_prototypes is 0",
         "--id numbr": "Column 'numbr' is not in the table",
@@ -622,7 +623,7 @@ def test_the_page_lists_rows_for_advisers_only(here, denied):
 
 def test_explain_names_the_instances_that_have_the_target(here, denied):
     said = done("explain loans.lapace denied.csv --target denied").stderr
-    assert "Already predicted as wanted: 0, 1, 2, 3, 4 and 1 more." in said
+    assert "Already predicted as the target: 0, 1, 2, 3, 4 and 1 more." in said
 
 
 def test_why_not_in_json_is_that_of_the_library(here, denied):
@@ -767,7 +768,7 @@ def test_columns_that_follow_from_others_are_shown_as_such(tmp_path, monkeypatch
     assert lines[2].startswith(
         "Free to change: amount; nearly free, limited only by other columns: home_own, home_rent."
     )
-    kept = "Every row keeps, and so do answers (1 learned): home_own + home_rent == 1"
+    kept = "Learned rules that every row and every answer keeps (1): home_own + home_rent == 1"
     assert lines[3] == f"Odd in the table: nothing. {kept}"
     again = "fit t.csv --classifier forest --label label --n-prototypes 1 --drop months -o u.lapace"
     off = "home_own + home_rent == 1"

@@ -166,7 +166,7 @@ def test_what_names_no_classifier(spec, sentence):
 def test_a_file_of_another_kind(tmp_path):
     path = tmp_path / "model.txt"
     path.write_text("hello")
-    with pytest.raises(InputError, match=r"'model\.txt' is no classifier's file"):
+    with pytest.raises(InputError, match=r"'model\.txt' is not a classifier's file"):
         load_classifier(path)
     with pytest.raises(InputError, match="There is no file"):
         load_classifier(tmp_path)

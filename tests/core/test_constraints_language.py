@@ -222,7 +222,7 @@ MESSAGES = {
     "home in [own, rent]": "at character 6: Values go in braces: in {own, rent}.",
     "`a b` not in ('x y', z)": "Values go in braces: in {'x y', z}.",
     "income <= 3,5": "at character 9: Numbers have a point before decimals: 1234.56.",
-    "x => 3": "'=>' is no relation. Write '>='.",
+    "x => 3": "'=>' is not a relation. Write '>='.",
     "x between 3 and 4": "'between' is written 3 <= x <= 4.",
 }
 

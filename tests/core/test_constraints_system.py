@@ -156,7 +156,8 @@ REFUSED = {
     "education <= income": "'education' holds categories. Compare it with one of them (in quotes "
     "where it is not one word) or with 'original'.",
     "housing == with - family": "'housing' holds categories.",
-    "2*education <= 3": "'education' holds categories that are no numbers to add up.",
+    "2*education <= 3": "'education' holds categories that are not numbers, so they cannot be "
+    "added up.",
     'age == "old"': 'the category "old" is compared with numbers.',
     "age <= age + 3": "says nothing: its columns cancel out.",
     "chnages <= 2": "column 'chnages' is not in the table. Did you mean 'changes'?",

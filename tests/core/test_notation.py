@@ -103,7 +103,7 @@ def test_what_has_no_notation(texts):
 
 @pytest.mark.parametrize("example", ["", "12", "€", "1234.5.6", "31/31/2024", "A1234.56B9"])
 def test_an_example_that_is_no_notation_is_refused(example):
-    with pytest.raises(InputError, match="is no notation"):
+    with pytest.raises(InputError, match="is not a notation"):
         Notation(example)
 
 
@@ -283,7 +283,7 @@ def test_all_columns_that_need_a_word_are_named_at_once():
     lines = str(raised.value).splitlines()
     assert lines[0] == "7 columns cannot be used as they are:"
     for name, words in {
-        "order": "only numbers the rows.",
+        "order": "only counts the rows.",
         "customer_id": "different numbers in 240 rows, as identifiers do.",
         "ID": "different numbers in 240 rows, as identifiers do.",
         "notes": "as names or free text do.",
@@ -495,10 +495,10 @@ def test_a_file_of_columns_says_the_same_when_it_is_handed_over(tmp_path):
     ("text", "says"),
     [
         ("version = 1\n[columns.x", "is not TOML"),
-        ("version = 2\n[columns.x]\nkind = 'drop'", "is no file of columns"),
+        ("version = 2\n[columns.x]\nkind = 'drop'", "is not a file of columns"),
         ("version = 1\n[columns.x]\nkid = 'drop'", "has no setting 'kid'. Did you mean 'kind'"),
         ("version = 1\n[columns]\nx = 3", "must be a table of settings"),
-        ("version = 1\n[columns.x]\nkind = 'nmber'\nunit = 'km'", "is no kind of column"),
+        ("version = 1\n[columns.x]\nkind = 'nmber'\nunit = 'km'", "is not a kind of column"),
         ("version = 1\n[columns.x]\nkind = 'ordinal'\ncategories = [1, 1]", "category 1 twice"),
         ("version = 1\n[columns.x]\nkind = 'number'\nlower = 'soon'", "lower = 'soon'"),
         ("version = 1\n[columns.x]\nlower = [1]", "Expected `float`, got `array`, at lower"),

@@ -249,8 +249,8 @@ def test_thousands_of_categories():
         ([f"id-{i}" for i in range(60)], "holds 60 different values in 60 rows, as names or free"),
         ([f"{i // 2}, and more" for i in range(119)], "holds 60 different values in 119 rows"),
         ([*(str(i * 7) for i in range(60)), "ask Ann"], "holds numbers, but in 1 rows other text"),
-        (range(100, 160), "only numbers the rows. Drop it (schema={'x': 'drop'}), let it identify"),
-        (list(range(60))[::-1], "only numbers the rows"),
+        (range(100, 160), "only counts the rows. Drop it (schema={'x': 'drop'}), let it identify"),
+        (list(range(60))[::-1], "only counts the rows"),
         ([None, None], "has no value in any row. Drop it (schema={'x': 'drop'})."),
         ([1.5, math.inf, 2.0], "holds an infinity in row 1. Use a number or none."),
         ([1, "one", 2], "mixes numbers and text."),
@@ -333,15 +333,19 @@ def test_a_column_that_would_be_refused_may_be_kept():
 @pytest.mark.parametrize(
     ("values", "override", "sentence"),
     [
-        ([1, 2], "numeric", "'numeric' is no kind of column. Did you mean 'number'?"),
-        ([1, 2], "text", "'text' is no kind of column. There are: number, date, ordinal, binary"),
+        ([1, 2], "numeric", "'numeric' is not a kind of column. Did you mean 'number'?"),
+        (
+            [1, 2],
+            "text",
+            "'text' is not a kind of column. There are: number, date, ordinal, binary",
+        ),
         (["1", "b"], "continuous", "Column 'x' holds 'b' in row 1, not a number."),
         ("abc", "ordinal", "Column 'x' cannot be ordinal without its order. Name it, least first"),
         ([1, 1, 1], "binary", "Column 'x' cannot be binary with 1 category."),
         (
             [1, 2],
             Feature("y", "continuous"),
-            "The override for column 'x' is a Feature of the name",
+            "The override for column 'x' is a Feature named",
         ),
         (
             ["S", "M", "L"],

@@ -485,7 +485,7 @@ def test_budgets_end_a_search_and_say_so():
         assert len(cut) < worlds.answered(whole).sum() or budgets[0].ended
         for i in cut:
             assert some.status[i] == "none_found"
-            assert some.reason[i].endswith("This instance was not searched for to the end.")
+            assert some.reason[i].endswith("The search for this instance did not finish.")
         others = [i for i in range(len(some)) if i not in cut]
         assert [some.status[i] for i in others] == [whole.status[i] for i in others]
         assert not set(cut) & set(some.nearest().instance.tolist())

@@ -133,7 +133,7 @@ class Classifier:
         if len(labels := _sorted(returned)) == 1:
             raise InputError(
                 f"The classifier gives all {len(cells):,} training rows the label {labels[0]!r}: "
-                "there is no other label to cross to. Check the classifier, its threshold, and "
+                "there is no other label to explain. Check the classifier, its threshold, and "
                 "that the rows look as it expects them."
             )
         self.labels = labels

@@ -307,7 +307,9 @@ class _Binder:
     def summands(self, column: int) -> Floats:
         numbers, name = self.numbers(column), self.feature(column).name
         if numbers is None:
-            self.fail(f"'{name}' holds categories that are no numbers to add up.")
+            self.fail(
+                f"'{name}' holds categories that are not numbers, so they cannot be added up."
+            )
         return numbers
 
     def order(self, column: int, relation: Relation) -> Floats:

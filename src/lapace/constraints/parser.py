@@ -56,7 +56,7 @@ BARE_ORIGINAL = "\0original\0"  # replaced by the one column named once the comp
 
 # Spellings from elsewhere, and how the language writes them; no constraint matches one.
 HABITS = {
-    r"=(>|<)": "'={0}' is no relation. Write '{0}='.",
+    r"=(>|<)": "'={0}' is not a relation. Write '{0}='.",
     r"(?:[<>=]\s*|^)[0-9]+,[0-9]{1,2}(?![0-9])": "Numbers have a point before decimals: 1234.56.",
     r"(\w+)\s+between\s+(\S+)\s+and\s+(\S+)": "'between' is written {1} <= {0} <= {2}.",
     r"\babs\s*\(([^()]*)\)": "'abs({0}) <= 3' is written -3 <= {0} <= 3.",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CUT_SHORT", "Contradictions", "make_explanation", "with_rows"]
 
-CUT_SHORT = "This instance was not searched for to the end."  # ends the reason where it was not
+CUT_SHORT = "The search for this instance did not finish."  # ends the reason where it was not
 ON_PATH = ("first", "middle", "last")
 
 
@@ -215,7 +215,7 @@ def _statuses(
         elif i in unsearched:
             entry = ("none_found", f"{ended} {CUT_SHORT}")
         elif i in unsolved:
-            text = "The solver of constraints reached its limit of nodes for some rows; the others"
+            text = "The constraint solver reached its limit of nodes for some rows; the others"
             entry = ("none_found", f"{text} are not valid.")
         else:
             text = f"No row of {n_paths[i]} paths is labelled {target}{sure}{under}."

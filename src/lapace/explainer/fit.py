@@ -352,7 +352,7 @@ def _repaired(
 ) -> Prototype:
     """Moves a prototype towards members of its cluster whose reconstruction is accepted."""
     rows = rows[:: max(1, len(rows) // MEMBERS)]
-    dropped = replace(prototype, note="dropped: the classifier refuses it wherever it was moved")
+    dropped = replace(prototype, note="dropped: the classifier refuses it and every repair of it")
     if not len(rows):
         return dropped
     codes = np.full(len(rows), prototype.code)
@@ -410,7 +410,7 @@ def _check_every_label(
 ) -> None:
     """Refuses a fit that leaves no target; warns of prototypes and labels that can be none."""
     reachable = {p.label for p in prototypes if p.valid or paper}
-    used = "paths lead to it all the same, as in the paper" if paper else "no path leads to it"
+    used = "paths lead to it anyway, as in the paper" if paper else "no path leads to it"
     for p in prototypes:
         if not p.valid and p.label in reachable:
             warn(

@@ -346,8 +346,8 @@ def _bind(constraints: Sequence[str | Constraint], instances: LabelledInstances)
     if texts:
         count, more = int(np.any(list(broken.values()), axis=0).sum()), len(texts) - NAMED
         warn(
-            f"{count} of {len(instances)} instances break rules learned from the training table, "
-            "which are not asked of their counterfactuals: "
+            f"{count} of {len(instances)} instances break rules learned from the training table. "
+            "Their counterfactuals need not keep these rules: "
             f"{', '.join(texts[:NAMED])}{f' and {more} more' if more > 0 else ''}."
         )
     return system

@@ -409,7 +409,7 @@ def _notes(drawn: DrawnPath, hidden: int, needed: Mapping[int, float]) -> list[s
     """Returns the notes under the table, a line each."""
     schema, notes = drawn.steps.schema, []
     if len(needed) > 1:
-        words = "The bar under a change: its share of the effort, by how many others it passes."
+        words = "The bar under a change is its share of the effort."
         notes.append(words)
     if hidden:
         notes.append(f"{counted(hidden, 'smaller change')} not shown.")

@@ -76,7 +76,7 @@ _CHECKS = (
         essential=True,
     ),
     Threshold(
-        "valid", "returned rows labelled as said", "share", True, 0.95,
+        "valid", "returned rows that keep their label", "share", True, 0.95,
         "The classifier does not answer as it did during the fit: fit again with the classifier in "
         "use, and make sure that it gives a row the same label every time.",
         essential=True,
@@ -94,21 +94,22 @@ _CHECKS = (
     ),
     Threshold(
         "survives", "survival of best under refits", "share", True, 0.8,
-        "Classifiers that retrain made, unknown to the search, often take the label back: ask for "
-        "confidence=.",
+        "Classifiers made by retrain, which the search does not know, often give another label: "
+        "ask for confidence=.",
     ),
     Threshold(
-        "possible", "instances with possible rows only", "share", True, 0.8,
-        "Rows break what every training row keeps: fit with learn_rules=True, or write such rules.",
+        "possible", "instances whose rows are all possible", "share", True, 0.8,
+        "Some rows break what every training row keeps: fit with learn_rules=True, or write such "
+        "rules.",
     ),
     Threshold(
         "recognised", "labels recognised, beyond chance", "share", True, 0.35,
-        "The model does not know what sets the labels apart, so density and prototypes say little: "
+        "The model cannot tell the labels apart, so density and prototypes say little: "
         "hand over more rows, and drop columns the classifier does not need.",
         essential=True,
     ),
     Threshold(
-        "reconstruction", "reconstruction error, of baseline", "ratio", False, 0.7,
+        "reconstruction", "reconstruction error relative to baseline", "ratio", False, 0.7,
         "Fit with a larger n_latent, and drop columns that are noise or identifiers: the model "
         "hardly sees them.",
     ),

@@ -256,7 +256,7 @@ def _sections(report: Report) -> list[_Section]:
         _Section("Warnings", rows=[(sentence,) for sentence in report.warnings]),
         _Section(
             "Checks",
-            "90% intervals are in brackets. A check is unsure where the limit lies inside.",
+            "90% intervals are in brackets. A check is unsure if its interval holds the limit.",
             ("verdict", "check", "needed", "measured"),
             [(c.verdict, c.threshold.question, c.threshold.limits, c.text) for c in report.checks],
         ),

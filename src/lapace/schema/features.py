@@ -98,7 +98,7 @@ class Feature:
         if self.kind not in KINDS:
             hint = did_you_mean(self.kind, KINDS)
             raise InputError(
-                f"'{self.kind}' is no kind of column. There are: {', '.join(KINDS)}.{hint}"
+                f"'{self.kind}' is not a kind of column. There are: {', '.join(KINDS)}.{hint}"
             )
         settled = {name: float(getattr(self, name)) for name in NUMBERS}
         if self.kind != "continuous":  # the numbers of an ordinal are its codes
@@ -313,9 +313,9 @@ class ColumnError(InputError):
     """A column that is used only once its user says what it is.
 
     Examples:
-        >>> raise ColumnError("ref", "only numbers the rows.", "drop", "number")
+        >>> raise ColumnError("ref", "only counts the rows.", "drop", "number")
         Traceback (most recent call last):
-        lapace.schema.features.ColumnError: Column 'ref' only numbers the rows. Drop it \
+        lapace.schema.features.ColumnError: Column 'ref' only counts the rows. Drop it \
 (schema={'ref': 'drop'}), or say it is 'number' (schema={'ref': 'number'}).
     """
 

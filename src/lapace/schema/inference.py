@@ -154,9 +154,7 @@ def infer(name: str, column: Column, override: Override | None = None) -> Featur
     if not isinstance(override, Feature):
         return fitted(_declared(name, column, settings), column)
     if override.name != name:
-        raise InputError(
-            f"The override for column '{name}' is a Feature of the name '{override.name}'."
-        )
+        raise InputError(f"The override for column '{name}' is a Feature named '{override.name}'.")
     return fitted(override, column)
 
 
@@ -190,7 +188,7 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
     word = settings.pop("kind", None)
     if word is not None and word not in (*KINDS, *SAID):
         hint = did_you_mean(word, (*SAID, *KINDS)) or f" There are: {', '.join(SAID)}."
-        raise InputError(f"'{word}' is no kind of column.{hint}")
+        raise InputError(f"'{word}' is not a kind of column.{hint}")
     kind = WORDS.get(word, word)
     if "categories" in settings:
         inferred = {"name": name, "kind": kind or "categorical"}
@@ -200,7 +198,7 @@ def _declared(name: str, column: Column, settings: dict[str, Any]) -> Feature:
         if word == "date" and written not in DATES:
             raise column_error(
                 name,
-                "is not written as dates are that can be read. Say how, as --kind "
+                "holds text that cannot be read as dates. Say how they are written: --kind "
                 f"'{name}=date:31/12/2024' or schema={{'{name}': {{'written': '31/12/2024'}}}}; "
                 f"there are {', '.join(DATES)}.",
             )
@@ -299,7 +297,7 @@ def _refuse_running_numbers(name: str, column: Column, numbers: Floats) -> None:
     if column.kind != "integer" or rows < ENOUGH:
         return
     if len(numbers) == rows and numbers[-1] - numbers[0] == rows - 1:
-        raise _unsettled(name, "only numbers the rows.", "number")
+        raise _unsettled(name, "only counts the rows.", "number")
     if KEY.search(name) and len(numbers) > rows / 2:  # one may come again
         what = f"holds {len(numbers):,} different numbers in {rows:,} rows, as identifiers do."
         raise _unsettled(name, what, "number")
@@ -323,7 +321,7 @@ def _refuse_free_text(name: str, values: Coded, distinct: int) -> None:
         others = [values.levels[k] for k in np.flatnonzero(~numbers & (counts > 0))]
         what = f"holds numbers, but in {rows - some:,} rows other text ({_shown(others)}). "
         line = setting_line(name, "missing_values", others[:SHOWN])
-        what += f"Mend those; if they mean missing, in columns.toml: {line}."
+        what += f"Correct those; if they mean missing, in columns.toml: {line}."
         raise _unsettled(name, what, "categorical")
     if rows >= ENOUGH and distinct > rows / 2:
         what = f"holds {distinct:,} different values in {rows:,} rows, as names or free text do."

@@ -90,7 +90,7 @@ class Notation:
         known = match is not None and (match["body"] in bodies or self._scales)
         if self.example not in DATES and not known:
             raise InputError(
-                f"'{self.example}' is no notation. Write 1234.56 in it, such as '€1,234.56', or "
+                f"'{self.example}' is not a notation. Write 1234.56 in it, such as '€1,234.56', or "
                 f"the last day of 2024, such as '{ISO_DATE}' or '31/12/2024'."
             )
 

@@ -274,8 +274,8 @@ class Schema:
             place = self.index(name)
             if not self.counted[place]:
                 raise InputError(
-                    f"Column '{name}' is derived and is no change of its own. Give a cost to what "
-                    f"it follows from: {', '.join(self.features[place].inputs)}."
+                    f"Column '{name}' is derived, so it has no cost of its own. Give a cost to the "
+                    f"columns it follows from: {', '.join(self.features[place].inputs)}."
                 )
             if not (cost >= 0 and np.isfinite(cost)):
                 raise InputError(f"The cost of '{name}' is {cost}; it must be zero or more.")

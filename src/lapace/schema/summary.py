@@ -34,7 +34,7 @@ SHOWN, WIDEST = 5, 24  # levels of a column that a line shows, and characters of
 HEADER = """\
 # How the columns of a table are read. Edit it and hand it over: --schema, or schema= in Python.
 # kind: number, date, ordinal, binary, categorical, id (of the rows) or drop (leave it out).
-# What is not said of a column is seen in the data.
+# What you leave out is inferred from the data.
 """
 LEFT_OUT = ("drop", "id")  # kinds of columns that are no features
 SAID = ("number", "date", *KINDS[1:], *LEFT_OUT)  # what may be said of a column
@@ -241,7 +241,7 @@ def read_overrides(overrides: Overrides | str | Path | None) -> Overrides:
     columns = data.get("columns")
     if data.get("version") != VERSION or not isinstance(columns, dict):
         sentence = f"it needs 'version = {VERSION}' and columns."
-        raise InputError(f"'{path.name}' is no file of columns: {sentence}")
+        raise InputError(f"'{path.name}' is not a file of columns: {sentence}")
     for column, said in columns.items():
         if not isinstance(said, dict):
             sentence = f"column '{column}' is {said!r}; it must be a table of settings."

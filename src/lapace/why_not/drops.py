@@ -253,9 +253,9 @@ class DropSearch:
         quoted = joined([f"'{name}'" for name in names])
         text = f"{self.explanation.reason[instance]} Without {quoted} the same search finds one"
         if not drop.exact:
-            text += "; a smaller set might do as well, for not all were tried"
+            text += "; a smaller set might be enough, because not all were tried"
         elif len(drop.which) > 1:
-            text += "; without fewer it does not"
+            text += "; dropping fewer is not enough"
         text += f". It is enough if {joined([move.text for move in moves])}"
         text += f": {self._changes(row, original)}."
         return WhyNot("none_found", (), names, drop.exact, moves, record(schema, row), text)

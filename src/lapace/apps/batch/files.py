@@ -260,7 +260,7 @@ def _read_footer(file: Place, folder_columns: Mapping[str, Any]) -> FileParts:
             opened = pq.ParquetFile(stream)
             metadata, schema = opened.metadata, opened.schema_arrow
     except Exception as error:  # pyarrow describes a broken file in its own ways
-        return FileParts(file.shown, unreadable=f"It is no Parquet file: {first_line(error)}")
+        return FileParts(file.shown, unreadable=f"It is not a Parquet file: {first_line(error)}")
     footer = hashlib.sha256(repr(metadata.to_dict()).encode()).hexdigest()
     own = {name: value for name, value in folder_columns.items() if name not in schema.names}
     parts, first = [], 0

@@ -217,7 +217,7 @@ def _begin(out: Place, settings: Mapping[str, Any], key: str) -> None:
                 before = json.loads(stream.read())
             earlier_key, earlier = before["key"], before["settings"]
         except (ValueError, KeyError, TypeError):
-            raise InputError(f"'{out.shown}/{MANIFEST}' is no manifest of a run.") from None
+            raise InputError(f"'{out.shown}/{MANIFEST}' is not a manifest of a run.") from None
         if earlier_key != key:
             raise InputError(_difference(out, earlier, settings))
         return

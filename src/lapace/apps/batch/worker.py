@@ -138,6 +138,6 @@ def read_counts(place: Place) -> tuple[str, Counts]:
         return metadata[KEY.encode()].decode(), Counter({tuple(key): n for key, n in counts})
     except Exception as error:  # a file that is none of ours, or was cut
         raise InputError(
-            f"'{place.shown}' is no finished part: {first_line(error)}. Remove it, or name another "
-            "folder."
+            f"'{place.shown}' is not a finished part: {first_line(error)}. Remove it, or name "
+            "another folder."
         ) from None

@@ -35,17 +35,21 @@ def batch(
         metavar="INSTANCES…", help="Parquet: files, folders, patterns, or addresses (s3://…)."
     ),
     output: str = Option(
-        ..., "--output", "-o", metavar="FOLDER", help="Where outcomes go; or an address."
+        ...,
+        "--output",
+        "-o",
+        metavar="FOLDER",
+        help="A folder for outcomes, or an address (s3://…).",
     ),
     wanted: Wanted,
-    pick: str = Option("best,nearest", help="Of best, nearest, first, middle, last."),
+    pick: str = Option("best,nearest", help="Which picks: best, nearest, first, middle, last."),
     keep: list[str] = Option([], help="A column of the input to write as well. Repeatable."),
     workers: int | None = Option(
         None, help="Parts made at a time, by Ray; 1 does without it. By default one per core."
     ),
     gpus: float = Option(0.0, help="GPUs of each worker; 0.5 lets two share one."),
     address: str | None = Option(None, help="The address of a Ray cluster, or auto."),
-    format_: Literal["table", "json"] = Option("table", "--format", help="Of the summary."),
+    format_: Literal["table", "json"] = Option("table", "--format", help="Format of the summary."),
     loader: Loader,
 ) -> None:
     """Find counterfactuals for every row of Parquet files of any size, part by part.

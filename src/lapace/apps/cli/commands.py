@@ -42,7 +42,7 @@ def data_list() -> None:
 )
 def data_fetch(
     *,
-    name: str = Argument(metavar="NAME", help="As `lapace data list` shows it."),
+    name: str = Argument(metavar="NAME", help="Its name in `lapace data list`."),
     output: str | None = Option(
         None, "--output", "-o", help="Its table, with a column `label`: .csv, .parquet, - for CSV."
     ),

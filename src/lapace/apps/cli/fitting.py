@@ -57,7 +57,7 @@ def fit(
     rules: list[Path] = Option([], help="A file of constraints that always hold. Repeatable."),
     rule: list[str] = Option([], help='One such constraint, "age == original". Repeatable.'),
     no_learned_rules: bool = Option(
-        False, "--no-learned-rules", help="Learn no rules from what every row of the table keeps."
+        False, "--no-learned-rules", help="Learn no rules from the table."
     ),
     without_rule: list[str] = Option(
         [], help="One learned rule to leave out, as the report writes it. Repeatable."
@@ -183,12 +183,12 @@ def _oddities(explainer: Explainer) -> str:
     if not learned:
         return text
     texts = ", ".join(rule.text for rule in learned[:ODD]) + ", …" * (len(learned) > ODD)
-    return f"{text} Every row keeps, and so do answers ({len(learned)} learned): {texts}"
+    return f"{text} Learned rules that every row and every answer keeps ({len(learned)}): {texts}"
 
 
 def _accuracy(share: float | None) -> str:
     if share is None:
-        return "How often the classifier is right is not known: --label COLUMN would show it."
+        return "It is not known how often the classifier is right: --label COLUMN would show it."
     return f"The classifier is right on {share:.1%} of the rows."
 
 

@@ -70,7 +70,7 @@ def read_training(training: Training, sample: int | None = None, random_state: i
     if sample is None:
         table = read_table(training.train, training.identifier)
     elif sample < 1:
-        raise InputError(f"--sample {sample} is no number of rows: give a whole number from 1.")
+        raise InputError(f"--sample {sample} is not a number of rows: give a whole number from 1.")
     else:
         drawn = table_file(training.train).sample(sample, random_state)
         table = _identified(drawn, training.identifier)

@@ -39,7 +39,7 @@ class Training:
     drop: list[str] = Option([], help="A column to leave out. Repeatable.")
     kind: list[str] = Option(
         [],
-        help="What a column is, where the table does not show it: postcode=categorical (or number, "
+        help="What a column is, if the table does not show it: postcode=categorical (or number, "
         "date, binary, id, drop), grade=ordinal:low<mid<high, start=date:31/12/2024. Repeatable.",
     )
     schema: Path | None = Option(None, help="A file of columns, as `lapace schema` writes it.")
@@ -74,7 +74,9 @@ class Loader:
     unsafe_pickle: bool = LoadingOption(
         False, "--unsafe-pickle", help="Open pickles, which can run any code: only your own."
     )
-    timeout: float = LoadingOption(30.0, help="Seconds a call by URL, or of `serve`, may take.")
+    timeout: float = LoadingOption(
+        30.0, help="Seconds that a classifier behind a URL, or a request to `serve`, may take."
+    )
     device: str | None = LoadingOption(None, help="cpu or cuda; by default the best available.")
     threshold: str | None = LoadingOption(
         None, help="The probability from which a label is predicted: 0.3, or approved=0.3."
@@ -110,7 +112,7 @@ class Model:
 
     path: Path = MODEL
     classifier: str | None = LoadingOption(
-        None, help=f"The classifier, where M.lapace does not find it: {CLASSIFIERS}."
+        None, help=f"The classifier, if M.lapace does not find it: {CLASSIFIERS}."
     )
 
     def load(self, loader: Loader) -> Explainer:

@@ -150,7 +150,7 @@ def _note_other_labels(disagree: dict[str, list[str]]) -> None:
         more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
         note(
             f"Column '{column}' has another label than the classifier predicts for instance "
-            f"{', '.join(listed[:NAMED])}{more}. What is predicted is explained."
+            f"{', '.join(listed[:NAMED])}{more}. The prediction is explained."
         )
 
 
@@ -178,13 +178,13 @@ def _note_statuses(
         warn(f"{many} could not be read: {listed}{more}. --format json has the reasons.")
     if count := statuses["already_target"]:
         more = f" and {count - NAMED} more" if count > NAMED else ""
-        note(f"Already predicted as wanted: {', '.join(names['already_target'])}{more}.")
+        note(f"Already predicted as the target: {', '.join(names['already_target'])}{more}.")
     if statuses["answered"]:
         note("Such changes turn the model's prediction; they need not cause the outcome.")
     unanswered = ",".join([*names.get("none_found", []), *names.get("infeasible", [])])
     if unanswered and instances != inputs.STDIN:
         note(
-            f"What would have to give: lapace why-not {shlex.quote(str(model.path))} "
+            f"To find what to relax: lapace why-not {shlex.quote(str(model.path))} "
             f"{shlex.quote(instances)} --ids {shlex.quote(unanswered)}, with the same options."
         )
 
@@ -267,7 +267,7 @@ def why_not(
     instances: str = INSTANCES,
     query: Query,
     max_queries: int = Option(50_000, help="Rows the classifier may be queried about."),
-    relax_rules: bool = Option(False, "--relax-rules", help="Let the rules give way too."),
+    relax_rules: bool = Option(False, "--relax-rules", help="Relax rules of the fit too."),
     output: Output,
     loader: Loader,
 ) -> None:
@@ -282,7 +282,7 @@ def why_not(
         values=lambda: why_not_to_json(explanation),
     )
     if explanation.why_not and explainer.fitted_.rules and not relax_rules:
-        note("The rules of the fit were left alone; --relax-rules lets them give way too.")
+        note("Rules of the fit were not relaxed; --relax-rules relaxes them too.")
 
 
 def _explain(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INSTANCES = 20  # shown; a file has all
 COLOURS = {"answered": "green", "already_target": "cyan", "none_found": "yellow"}  # else red
 MARKS = {
-    "edge": "close to where the prediction turns; a small difference could turn it back.",
+    "edge": "close to the decision boundary; a small difference could turn the prediction back.",
     "unusual": "hardly any training row of the target looks like that.",
 }
 

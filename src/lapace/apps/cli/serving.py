@@ -32,7 +32,7 @@ class ServerSettings:
 
     host: str = Option("127.0.0.1", help="The address; any but loopback needs a token.")
     port: int = Option(8000, help="The port; 0 for any that is free.")
-    open_: bool = Option(False, "--open", help="Need no token: everyone may query.")
+    open_: bool = Option(False, "--open", help="Require no token: everyone may query.")
     token: str | None = Option(None, help="The bearer token of requests.", envvar="LAPACE_TOKEN")
     token_file: Path | None = Option(
         None, help="A file of lines name:token.", envvar="LAPACE_TOKEN_FILE"
@@ -78,7 +78,7 @@ def serve(
     if instances is None and id_column is not None:
         raise InputError("--id is about the rows of the page: name them with --instances.")
     if workers < 1:
-        raise InputError(f"--workers {workers} is no number of processes: give one from 1.")
+        raise InputError(f"--workers {workers} is not a number of processes: give one from 1.")
     if page and workers > 1:
         raise InputError(
             "The page is served by one process: a visitor's socket has to find it. Leave --workers "

@@ -123,7 +123,7 @@ def _load_file(path: Path, trust: Sequence[str], unsafe_pickle: bool) -> Any:
             )
         return _checked(_unpickled(data, path.name), path.name)
     if path.suffix.lower() not in FOLLOWED:
-        raise InputError(f"'{path.name}' is no classifier's file. Write {POSSIBLE}.")
+        raise InputError(f"'{path.name}' is not a classifier's file. Write {POSSIBLE}.")
     return read_model(data, path.name, trust)
 
 

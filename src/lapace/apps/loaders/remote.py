@@ -209,7 +209,7 @@ class HttpModel:
         )
         if scores is not None and output.probability is None:
             raise self._error(
-                "returned scores that are no probabilities: each has to be between 0 and 1, and a "
+                "returned scores that are not probabilities: each has to be between 0 and 1, and a "
                 "row's have to sum up to 1."
             )
         return output

@@ -153,7 +153,12 @@ def test_code_is_every_module_used_without_its_words(tmp_path, monkeypatch):
     assert "benchmarks.pages" not in provenance.modules_of("benchmarks.e3")
     monkeypatch.syspath_prepend(tmp_path)
     meanings = []
-    for k, text in enumerate(('"""One."""\nx = 1\n', '"""Two."""\nx = 1  # why\n', "x = 2\n")):
+    texts = (
+        '"""One."""\nx = 1\nif x:\n    raise E("no")\n',
+        '"""Two."""\nx = 1  # why\nif x:\n    raise E("not so")\n',
+        "x = 2\n",
+    )
+    for k, text in enumerate(texts):
         (tmp_path / f"coded{k}.py").write_text(text)
         meanings.append(provenance._meaning(f"coded{k}"))
     assert meanings[0] == meanings[1] != meanings[2]

@@ -69,7 +69,7 @@ notebooks: $(STAMP) ## Run the notebooks and keep their outputs
 benchmarks: $(STAMP) ## The paper's experiments; ARGS="--quick" runs a short version
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-speed: $(STAMP) ## How fast everything is, as one table of ratios; ARGS="explain growth" runs parts
+bench-speed: $(STAMP) ## How fast everything is, beside targets and other methods; ARGS="single peers" runs parts
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.speed $(ARGS) --write benchmarks/results/speed.md
 
 # What is installed, from where, under which licence: tools in an environment of their own.

@@ -1,7 +1,7 @@
-"""How fast lapace is, as one table: `make bench-speed`, or `python -m benchmarks.speed`.
+"""How fast lapace is, beside its targets and its peers: `make bench-speed`.
 
-Machines are shared and noisy, so times are processor seconds where that is possible, and compared
-with something measured beside them. `python -m benchmarks.speed gpu` is for a machine with a GPU.
+Machines are shared and noisy, so times are processor seconds of one thread where that is possible.
+`python -m benchmarks.speed gpu --largest 1000000` is for a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import platform
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -25,17 +24,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.datasets import load_breast_cancer
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.datasets import make_classification
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 
+from benchmarks.baselines import FACE, NNCE, DiCE
+from benchmarks.baselines.problem import BaselineProblem, interpolate
 from benchmarks.figures import grid
-from lapace import Explainer, Search, datasets
-from lapace.errors import CentroidWarning
+from lapace import Counterfactuals, Explainer, Search, datasets, metrics
 from lapace.training import DEFAULT
 
-PICKS = ("first", "middle", "last")
-PATHS = Search(picks=PICKS)
-FEW = Search(steps=5, n_starts=3)  # for slow or paid classifiers
+PATHS = Search(picks=("first", "middle", "last"))
 FIVE = [
     "age == original",
     "dependants == original",
@@ -43,11 +42,9 @@ FIVE = [
     "income >= original",
     "changes <= 6",
 ]
-RELATIONS = ["changes <= 3", "income >= 12 * instalment", "savings + 2 * income >= amount"]
-COUNTED = ["changes <= 4", "`mean radius` + `mean texture` <= 30"]
-PAIRS = ("loans", "wine", "heloc", "adult", "compas")
 RESULTS, PAGE = Path("benchmarks/results/speed.md"), Path("docs/how-to/speed.md")
 MADE = "<!-- what follows is benchmarks/results/speed.md -->\n\n"  # on the page
+PEERS = ("method", "answered", "distance", "changes", "LOF", "queries", "ms")
 
 
 class Line(NamedTuple):
@@ -66,60 +63,75 @@ class Line(NamedTuple):
         return self.what, f"{self.value:,.3g}", f"≤ {self.most:g}", met
 
 
-def seconds_of(work: Callable[[], Any], repeats: int = 1) -> float:
-    """Returns the fewest processor seconds of a few runs."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 class Timed:
-    """A classifier that counts its processor seconds, rows and calls."""
+    """Counts the processor seconds, rows and calls of a classifier, which stays what it is."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.classes_ = model, model.classes_
-        self.known: tuple[Any, Any] = (None, None)
+        self.model, self.depth = model, 0
+        for name in ("predict_proba", "predict"):
+            setattr(model, name, partial(self.counted, getattr(model, name)))
         self.reset()
 
     def reset(self) -> None:
         """Starts counting anew."""
         self.seconds, self.rows, self.calls = 0.0, 0, 0
 
-    def predict_proba(self, rows: Any) -> Any:
-        """Returns probabilities."""
-        start = time.process_time()
-        found = self.model.predict_proba(rows)
-        self.seconds += time.process_time() - start
-        self.rows, self.calls, self.known = self.rows + len(rows), self.calls + 1, (rows, found)
-        return found
+    def counted(self, method: Callable[[Any], Any], rows: Any) -> Any:
+        """Calls a method of the classifier; a call it makes of the other is part of its own."""
+        begin, self.depth = time.process_time(), self.depth + 1
+        try:
+            return method(rows)
+        finally:
+            self.depth -= 1
+            if not self.depth:
+                self.seconds += time.process_time() - begin
+                self.rows, self.calls = self.rows + len(rows), self.calls + 1
 
-    def predict(self, rows: Any) -> Any:
-        """Returns labels; those of rows just asked about cost nothing."""
-        probability = self.known[1] if self.known[0] is rows else self.predict_proba(rows)
-        return np.asarray(self.classes_)[probability.argmax(axis=1)]
-
-    def outside(self, work: Callable[[], Any]) -> float:
-        """Returns the processor seconds of some work outside the classifier; counts it anew."""
+    def timed(self, work: Callable[[], Any]) -> float:
+        """Returns the processor seconds of some work; counts the classifier's anew."""
         self.reset()
-        return seconds_of(work) - self.seconds
+        start = time.process_time()
+        work()
+        return time.process_time() - start
+
+
+class NearestUndone(NNCE):
+    """The nearest training row labelled as the target, made minimal greedily.
+
+    Every change that can be undone is undone, the costliest first; then numbers go half of the way
+    back, again and again, while the row stays ok.
+    """
+
+    def counterfactuals(self, X: Any, *, target: Any = None, constraints: Any = ()) -> Any:
+        """One row per instance, where there is one."""
+        problem = BaselineProblem.of(self, X, target, constraints)
+        found = super().counterfactuals(X, target=target, constraints=constraints)
+        cells, instance, schema = found.cells.copy(), found.instance, problem.schema
+        originals, each = problem.cells[instance], np.arange(len(instance))
+        for back in (1.0, 0.5, 0.5, 0.5):
+            order = np.argsort(-schema.gaps(originals, cells), axis=1)
+            for column in order.T:
+                tried = cells.copy()
+                share = np.full(len(cells), back)
+                tried[each, column] = interpolate(schema, cells, originals, share)[each, column]
+                rows = np.flatnonzero(schema.changed(tried, cells).any(axis=1))
+                ok = problem.evaluate(tried[rows], instance[rows]).ok
+                cells[rows[ok]] = schema.derive(tried[rows[ok]], originals[rows[ok]])
+        return problem.accepted([(cells, instance)])
 
 
 @cache
-def fitted(name: str = "loans", kind: Any = "forest") -> tuple[Any, Timed, Explainer]:
-    """Returns a data set, its classifier, and an explainer of it."""
-    data = datasets.load(name)
-    model = Timed(data.classifier(kind))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CentroidWarning)
-        return data, model, Explainer(model, random_state=0).fit(data.train)
+def fitted(rules: bool = False) -> tuple[Any, Timed, Explainer]:
+    """Returns loans, a forest, and an explainer of it, with the rules of the table or without."""
+    data = datasets.load("loans")
+    model = Timed(data.classifier("forest"))
+    explainer = Explainer(model.model, rules=data.rules if rules else (), random_state=0)
+    return data, model, explainer.fit(data.train)
 
 
-def refused(count: int, name: str = "loans", kind: str = "forest") -> pd.DataFrame:
-    """Returns rows without the favourable label, repeated where there are too few."""
-    data, model, _ = fitted(name, kind)
+def refused(count: int) -> pd.DataFrame:
+    """Returns rows of loans without the favourable label, repeated where there are too few."""
+    data, model, _ = fitted()
     every = pd.concat([data.test, data.train], ignore_index=True)
     found = every[model.model.predict(every) != data.target]
     return pd.concat([found] * -(-count // len(found)), ignore_index=True).head(count)
@@ -129,98 +141,83 @@ def refused(count: int, name: str = "loans", kind: str = "forest") -> pd.DataFra
 # The parts
 
 
-def explain(chosen: argparse.Namespace) -> Iterator[Line]:
-    """First, middle, last, then all picks: time outside the classifier, and queries."""
-    data, model, explainer = fitted()
-    instances = refused(chosen.instances)
-    rows = pd.concat([data.train] * 20, ignore_index=True).head(len(instances) * 5 * 21)
-    limited = partial(explainer.explain, instances, constraints=FIVE, search=PATHS)
-    once, plain, five = [], [], []
-    for _ in range(3):  # side by side, so that a busy minute counts for all
-        once.append(seconds_of(lambda: model.model.predict(rows)))
-        five.append(model.outside(limited))
-        plain.append(model.outside(partial(explainer.explain, instances, search=PATHS)))
-    ratio = min(plain) / min(once)
-    yield Line("outside the classifier / one `predict` on instances x 5 x 21 rows", ratio, 0.25)
-    paths = len(instances) * 6  # to five prototypes and one sampled endpoint
-    yield Line("rows asked per instance and path, first, middle, last", model.rows / paths)
-    yield Line(f"classifier calls for {len(instances)} instances", model.calls)
-    ratio = min(five) / min(plain)
-    yield Line("five constraints / none, outside the classifier", ratio, 2)
-    for what, search, most, calls_at_most in (
-        ("first, middle, last", PATHS, 5, 15),
-        ("all picks", Search(), 60, 30),
-    ):
-        outside, calls = [], []
+def start(_: argparse.Namespace) -> Iterator[Line]:
+    """Processor seconds and memory until `Explainer` can be used."""
+    code = "import time; from pathlib import Path; from lapace import Explainer; "
+    code += "peak = Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0]; "
+    code += "print(time.process_time(), int(peak) / 1024)"  # in kB
+    runs = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(3)]
+    seconds, megabytes = np.array([run.split() for run in runs], dtype=float).min(axis=0)
+    yield Line("`from lapace import Explainer`: processor seconds", seconds, 1.5)
+    yield Line("`from lapace import Explainer`: MB", megabytes, 300)
+
+
+def fits(_: argparse.Namespace) -> Iterator[Line]:
+    """A whole fit of loans, report included."""
+    data, model, _ = fitted()
+    seconds = model.timed(lambda: Explainer(model.model, random_state=0).fit(data.train))
+    yield Line(f"fit of loans, {len(data.train):,} rows: processor seconds", seconds, 6)
+    yield Line("fit of loans: of these in the classifier", model.seconds)
+
+
+def single(_: argparse.Namespace) -> Iterator[Line]:
+    """One instance with all picks, by the number of columns; twenty of 60 columns at once."""
+    for columns, most in ((10, 60), (30, 80), (60, 120)):
+        model, explainer, rows = columns_of(columns, LogisticRegression(max_iter=1000))
+        explainer.explain(rows[:1])  # warm
+        runs = []
         for k in range(20):
-            single = instances.iloc[k : k + 1]
-            outside.append(1000 * model.outside(partial(explainer.explain, single, search=search)))
-            calls.append(model.calls)
-        median = float(np.median(outside))
-        yield Line(f"one instance, {what}: ms outside the classifier (median)", median, most)
-        text = f"one instance, {what}: classifier calls (greatest of 20)"
-        yield Line(text, max(calls), calls_at_most)
+            work = partial(explainer.explain, rows[k : k + 1])
+            runs.append((1000 * model.timed(work), 1000 * model.seconds, model.calls))
+        total, inside, calls = np.median(runs, axis=0)
+        yield Line(f"one instance of {columns} columns, all picks, warm: ms", total, most)
+        yield Line(f"one instance of {columns} columns: of these in the classifier", inside)
+        yield Line(f"one instance of {columns} columns: classifier calls", calls)
+    model, explainer, rows = columns_of(60, HistGradientBoostingClassifier(random_state=0))
+    each = 50 * min(model.timed(partial(explainer.explain, rows[:20])) for _ in range(3))
+    yield Line("twenty instances of 60 columns, boosting: ms each", each, 30)
+    yield Line("twenty instances of 60 columns: of these in the classifier", 50 * model.seconds)
 
 
-def queries(chosen: argparse.Namespace) -> Iterator[Line]:
-    """All picks of many instances: time outside the classifier, and rows asked, by pair."""
-    for name in chosen.pairs:
-        for kind in ("forest", "mlp", "boosting"):
-            data, model, explainer = fitted(name, kind)
-            frame = refused(60, name, kind)
-            for what, search, rows, most in (
-                ("defaults", Search(), None, 4),
-                ("few queries", FEW, 120, None),
-            ):
-                work = partial(explainer.explain, frame, target=data.target, search=search)
-                outside, text = 1000 * model.outside(work) / len(frame), f"{name}, {kind}, {what}"
-                yield Line(f"{text}: rows asked per instance", model.rows / len(frame), rows)
-                yield Line(f"{text}: ms an instance outside the classifier", outside, most)
+def columns_of(count: int, model: Any) -> tuple[Timed, Explainer, pd.DataFrame]:
+    """Returns a classifier of so many columns, an explainer of it, and rows it refuses."""
+    x, y = make_classification(2000, count, n_informative=max(4, count // 3), random_state=0)
+    table = pd.DataFrame(x.round(2), columns=[f"c{i}" for i in range(count)])
+    timed = Timed(model.fit(table, y))
+    return timed, Explainer(model, random_state=0).fit(table), table[model.predict(table) == 0]
 
 
 def constraints(_: argparse.Namespace) -> Iterator[Line]:
-    """The slow sets: a limit on changes with relations."""
+    """Paths alone, and what five constraints add."""
     _, model, explainer = fitted()
-    table = load_breast_cancer(as_frame=True)
-    forest = Timed(RandomForestClassifier(random_state=0).fit(table.data, table.target))
-    other = Explainer(forest, random_state=0).fit(table.data)
-    malignant = table.data[forest.predict(table.data) == 0].head(64)
-    for name, timed, one, rows, texts, most in (
-        ("loans", model, explainer, refused(20), RELATIONS, 1),
-        ("breast cancer", forest, other, malignant, COUNTED, 5),
-    ):
-        work = partial(one.explain, rows, constraints=texts, search=PATHS)
-        listed = " and ".join(f"`{c.replace('`', '')}`" for c in texts)
-        what = f"{listed}: processor seconds for {len(rows)} instances of {name}"
-        yield Line(f"{what}, the classifier's left out", timed.outside(work), most)
+    rows, outside = refused(1000), []
+    for texts in ([], FIVE):
+        work, best = partial(explainer.explain, rows, constraints=texts, search=PATHS), np.inf
+        for _ in range(3):
+            best = min(best, model.timed(work) - model.seconds)
+        outside.append(best)
+    yield Line("first, middle, last: ms an instance outside the classifier", outside[0])
+    yield Line("first, middle, last: rows asked an instance, five constraints", model.rows / 1000)
+    yield Line("five constraints / none, outside the classifier", outside[1] / outside[0], 1.5)
 
 
-def growth(chosen: argparse.Namespace) -> Iterator[Line]:
-    """Measures how time grows with instances, columns, clusters and steps."""
-
-    def seconds(rows: Any, explainer: Explainer, search: Search = PATHS) -> float:
-        return seconds_of(lambda: explainer.explain(rows, search=search), 3)
-
-    counts = [n for n in (2_500, 5_000, 10_000, 100_000) if n <= chosen.largest]
-    rows, explainer = linear(10, 5)
-    times = [seconds(np.resize(rows, (n, rows.shape[1])), explainer) for n in counts]
-    yield Line(f"processor seconds for {counts[-1]:,} instances", times[-1])
-    for name, sizes, found in (
-        ("instances", counts, times),
-        ("columns", (10, 20, 40), [seconds(*linear(n, 5)) for n in (10, 20, 40)]),
-        ("clusters", (4, 8, 16), [seconds(*linear(10, n)) for n in (4, 8, 16)]),
-        ("steps", (10, 20, 40),
-         [seconds(rows, explainer, Search(steps=n, picks=PICKS)) for n in (10, 20, 40)]),
-    ):  # fmt: skip
-        slope = np.polyfit(np.log(sizes), np.log(np.maximum(found, 1e-9)), 1)[0]
-        yield Line(f"slope of time with {name}", float(slope), 1.05)
+def many(chosen: argparse.Namespace) -> Iterator[Line]:
+    """All picks of many instances of loans under the rules of the table."""
+    _, model, explainer = fitted(rules=True)
+    rows, begin = refused(chosen.instances), time.perf_counter()
+    seconds = model.timed(lambda: explainer.explain(rows))
+    clock, name = time.perf_counter() - begin, f"{len(rows):,} instances of loans under its rules"
+    yield Line(f"{name}: seconds by the clock", clock, 60 if len(rows) == 10_000 else None)
+    yield Line(f"{name}: processor seconds", seconds)
+    yield Line(f"{name}: outside / in the classifier", seconds / model.seconds - 1, 1)
 
 
-@cache
-def linear(columns: int, clusters: int, device: str | None = None) -> tuple[Any, Explainer]:
-    """Returns rows that a linear classifier on arrays refuses, and a quickly fitted explainer."""
-    rows = np.random.default_rng(0).normal(size=(3000, columns)).round(3)
-    weights = torch.linspace(1.0, 0.2, columns, device=device)
+def gpu(chosen: argparse.Namespace) -> Iterator[Line]:
+    """First, middle and last of many instances with a linear classifier on arrays, by the clock."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    rows = np.random.default_rng(0).normal(size=(3000, 10)).round(3)
+    weights = torch.linspace(1.0, 0.2, 10, device=device)
 
     class Linear:
         classes_ = (0, 1)
@@ -233,123 +230,107 @@ def linear(columns: int, clusters: int, device: str | None = None) -> tuple[Any,
         def predict(self, x: Any) -> Any:
             return (self.predict_proba(x)[:, 1] > 0.5).to(torch.int64)
 
-    recipe = replace(DEFAULT, steps=min(500, DEFAULT.steps))
-    settings = {"n_prototypes": clusters, "recipe": recipe, "device": device, "random_state": 0}
-    model = Linear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        explainer = Explainer(model, **settings).fit(rows)
-    return rows[(model.predict(rows) == 0).cpu().numpy()], explainer
-
-
-def fits(chosen: argparse.Namespace) -> Iterator[Line]:
-    """Processor seconds of a whole fit, report included, of loans and of many rows."""
-    data, model, _ = fitted()
-
-    def fit() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CentroidWarning)
-            Explainer(model, random_state=0).fit(data.train)
-
-    outside = model.outside(fit)
-    rows = f"fit of loans, {len(data.train):,} rows: processor seconds"
-    yield Line(rows, outside + model.seconds)
-    yield Line("fit of loans: of these in the classifier", model.seconds)
-    table = np.random.default_rng(0).normal(size=(chosen.rows, 10)).round(3)
-    plain = Explainer(lambda x: x.sum(axis=1) > 0, random_state=0)
-    what = f"fit of {chosen.rows:,} rows of ten columns: processor seconds"
-    yield Line(what, seconds_of(lambda: plain.fit(table)), 45 if chosen.rows >= 300_000 else None)
-
-
-def cold(_: argparse.Namespace) -> Iterator[Line]:
-    """Seconds until something can be explained, above `import torch`."""
-
-    def seconds(code: str) -> float:
-        runs = []
-        for _ in range(3):
-            start = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, "-c", code], check=True)
-            end = resource.getrusage(resource.RUSAGE_CHILDREN)
-            runs.append(end.ru_utime - start.ru_utime + end.ru_stime - start.ru_stime)
-        return min(runs)
-
-    bare, what = seconds("import torch"), "processor seconds over `import torch`"
-    yield Line(f"`import lapace`: {what}", seconds("import torch, lapace") - bare, 0.3)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "explainer.lapace"
-        linear(10, 5)[1].save(path)
-        load = f"Explainer.load({str(path)!r}, lambda x: x[:, 0] > 0)"
-        code = f"import torch; from lapace import Explainer; {load}"
-        yield Line(f"`Explainer.load`: {what}", seconds(code) - bare)
-
-
-def many(_: argparse.Namespace) -> Iterator[Line]:
-    """Many instances, by the clock: all picks of loans."""
-    _, _, explainer = fitted()
-    yield from _by_the_clock("loans, all picks", explainer, refused(10_000), Search())
-
-
-def gpu(chosen: argparse.Namespace) -> Iterator[Line]:
-    """First, middle and last of many instances with a linear classifier on arrays, by the clock."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
-    rows, explainer = linear(10, 5, device)
+    model, recipe = Linear(), replace(DEFAULT, steps=500)
+    explainer = Explainer(model, recipe=recipe, device=device, random_state=0).fit(rows)
+    rows = rows[(model.predict(rows) == 0).cpu().numpy()]
     explainer.explain(rows[:1000], search=PATHS)  # warm
-    for count in sorted({min(n, chosen.largest) for n in (100_000, 1_000_000)}):
-        instances = np.resize(rows, (count, rows.shape[1]))
-        most = 30 if count == 1_000_000 else None
-        yield from _by_the_clock(name, explainer, instances, PATHS, most)
-
-
-def _by_the_clock(
-    name: str, explainer: Explainer, instances: Any, search: Search, most: float | None = None
-) -> Iterator[Line]:
-    start = time.perf_counter()
-    found = explainer.explain(instances, search=search)
-    seconds = time.perf_counter() - start
-    yield Line(f"{name}: seconds for {len(instances):,} instances", seconds, most)
-    yield Line(f"{name}: of these in the classifier", found.seconds.get("classifier", 0.0))
+    for count, most in ((100_000, 15), (1_000_000, 120)):
+        if count > chosen.largest and count > 100_000:
+            break
+        instances = np.resize(rows, (min(count, chosen.largest), rows.shape[1]))
+        begin = time.perf_counter()
+        found = explainer.explain(instances, search=PATHS)
+        what, seconds = f"{name}: {len(instances):,} instances", time.perf_counter() - begin
+        yield Line(f"{what}: seconds", seconds, most if len(instances) == count else None)
+        yield Line(f"{what}: of these in the classifier", found.seconds["classifier"])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+        yield Line(f"{what}: peak memory so far, GB", peak, 8)
 
 
 PARTS: Mapping[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
-    "explain": explain, "queries": queries, "constraints": constraints, "growth": growth,
-    "fits": fits, "cold": cold, "many": many, "gpu": gpu,
+    "start": start, "fits": fits, "single": single, "constraints": constraints, "many": many,
+    "gpu": gpu,
 }  # fmt: skip
 
 
-def page(lines: list[Line], command: str) -> str:
-    """Returns the table, with when and where it was made."""
+def peers(count: int = 60) -> Iterator[tuple[str, ...]]:
+    """Distance, changes, LOF, queries and time of lapace and of others, on the same instances."""
+    data, model, explainer = fitted()
+    rows = refused(count)
+    settings = {"schema": explainer.schema_, "random_state": 0}
+    methods: dict[str, Callable[[], Counterfactuals]] = {
+        pick: partial(_picked, explainer, rows, pick) for pick in ("nearest", "best", "middle")
+    }
+    for name, kind in (
+        ("NNCE", NNCE),
+        ("nearest real row, made minimal", NearestUndone),
+        ("FACE", FACE),
+        ("DiCE", partial(DiCE, count=1)),
+    ):
+        method = kind(model.model, **settings).fit(data.train)
+        methods[name] = partial(method.counterfactuals, rows, target=data.target)
+    for name, work in methods.items():
+        results: list[Counterfactuals] = []
+        seconds = model.timed(lambda work=work, results=results: results.append(work()))
+        queries, found = model.rows, results[0].where(results[0].ok)
+        figures = metrics.evaluate(found, classifier=model.model, reference=data.train)
+        yield (
+            name,
+            f"{len(np.unique(found.instance)) / count:.0%}",
+            *(f"{figures[key]:.3g}" for key in ("distance", "changed", "lof")),
+            f"{queries / count:,.0f}",
+            f"{1000 * seconds / count:,.3g}",
+        )
+
+
+def _picked(explainer: Explainer, rows: Any, pick: str) -> Counterfactuals:
+    explanation = explainer.explain(rows, search=Search(picks=(pick,)))
+    rows_found: Counterfactuals = getattr(explanation, pick)()
+    return rows_found.where(rows_found.rank == 0) if pick == "best" else rows_found
+
+
+def page(lines: list[Line], others: list[tuple[str, ...]], command: str) -> str:
+    """Returns both tables, with when and where they were made."""
     when = datetime.now(UTC).strftime("%Y-%m-%d")
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     where = f"{len(os.sched_getaffinity(0))} cores of {platform.machine()}, {versions}"
     table = grid(("what", "measured", "target", "met"), [line.cells for line in lines])
-    return f"Made by `{command}` on {when}, on {where}.\n\n{table}\n"
+    text = f"Made by `{command}` on {when}, on {where}.\n\n{table}\n"
+    if others:
+        text += "\nThe same 60 instances of loans with a forest; queries and processor "
+        text += f"milliseconds are per instance, without the fit.\n\n{grid(PEERS, others)}\n"
+    return text
 
 
 def main() -> None:
-    """Measures, prints, and writes the table where one is wanted."""
+    """Measures, prints, and writes the tables where that is wanted."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default: all but gpu")
-    parser.add_argument("--instances", type=int, default=200, help="in `explain`")
-    parser.add_argument("--largest", type=int, default=10_000, help="instances in `growth`, `gpu`")
-    parser.add_argument("--rows", type=int, default=300_000, help="in `fits`")
-    parser.add_argument("--pairs", nargs="*", default=list(PAIRS), help="data sets in `queries`")
-    parser.add_argument("--write", type=Path, help=f"the table's file, such as {RESULTS}")
+    names = ", ".join((*PARTS, "peers"))
+    parser.add_argument("parts", nargs="*", help=f"of {names}; default: all but gpu")
+    parser.add_argument("--instances", type=int, default=10_000, help="in `many`")
+    parser.add_argument("--largest", type=int, default=100_000, help="instances in `gpu`")
+    parser.add_argument("--write", type=Path, help=f"the tables' file, such as {RESULTS}")
     chosen = parser.parse_args()
-    if unknown := set(chosen.parts) - set(PARTS):
-        parser.error(f"There is no part {', '.join(unknown)}. There are: {', '.join(PARTS)}.")
+    if unknown := set(chosen.parts) - {*PARTS, "peers"}:
+        parser.error(f"There is no part {', '.join(unknown)}. There are: {names}.")
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    wanted = chosen.parts or [part for part in (*PARTS, "peers") if part != "gpu"]
     lines: list[Line] = []
-    for name in chosen.parts or [part for part in PARTS if part != "gpu"]:
+    for name in [part for part in wanted if part != "peers"]:
         for line in PARTS[name](chosen):
             print(" | ".join(line.cells), flush=True)
             lines.append(line)
+    others: list[tuple[str, ...]] = []
+    for figures in peers() if "peers" in wanted else ():
+        print(" | ".join(figures), flush=True)
+        others.append(figures)
     if chosen.write:
-        table = page(lines, " ".join(["python -m benchmarks.speed", *chosen.parts]))
-        chosen.write.write_text(table, encoding="utf-8")
+        text = page(lines, others, " ".join(["python -m benchmarks.speed", *chosen.parts]))
+        chosen.write.write_text(text, encoding="utf-8")
         if chosen.write == RESULTS and PAGE.exists():
             about = PAGE.read_text(encoding="utf-8").partition(MADE)[0]
-            PAGE.write_text(about + MADE + table, encoding="utf-8")
+            PAGE.write_text(about + MADE + text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def make_explanation(
         results: What was found, in order of the instances.
         seconds: Time spent in all.
         ended: Why a budget ended the search; empty where none did.
-        unsearched: Instances that were not searched for to the end.
+        unsearched: Instances whose search did not finish.
     """
     instances, fitted = problem.instances, problem.fitted
     paths: Paths = {

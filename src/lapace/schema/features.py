@@ -58,7 +58,7 @@ class Feature:
             the first of them; as empty cells where that is an empty text.
         ignore_case: Whether categories that differ only in capitals or spaces are the same.
         derived: The expression that the column follows from, such as `"amount / months"`. It is
-            computed again wherever one of its inputs changes, and is no change of its own.
+            computed again wherever one of its inputs changes, and never counts as a change.
         ranks: The percentiles that distances of a numeric column are counted in: some training
             values, ascending, and the mid-rank of each among the training rows, between 0 and 1.
             Percentiles are linear in between. Beyond the training range they go on growing, by
@@ -111,7 +111,7 @@ class Feature:
         for name, value in {**settled, "categories": tuple(self.categories)}.items():
             object.__setattr__(self, name, value)
         if self.written:
-            notation(self.written)  # refuses an example that is no notation
+            notation(self.written)  # refuses an example that is not a notation
         if self.derived is not None:
             try:
                 parse(self.derived)

@@ -329,7 +329,7 @@ class Schema:
         return np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), apart > self._half_steps)
 
     def changed(self, a: Floats, b: Floats) -> Bools:
-        """Returns where cells differ; a derived column is no change of its own."""
+        """Returns where cells differ; a derived column never counts."""
         return self.differs(a, b) & self.counted
 
     @cached_property

@@ -100,7 +100,7 @@ def usual(density: float, mark: str = "") -> str:
 
 
 def reason(instance: InstanceExplanation, words: Words) -> str:
-    """Says why there is no way, and which limit would have to give way; else empty."""
+    """Says why there is no way, and which limit would have to be relaxed; else empty."""
     why = instance.why_not
     if instance.status == "infeasible":
         sentence = "The limits below cannot all be kept in this case, whatever the answer"

@@ -510,6 +510,10 @@ def test_every_page_is_in_the_table_of_contents():
     assert len(nav) <= 30
 
 
+def test_the_readme_is_read_in_half_a_minute():
+    assert len(read(ROOT / "README.md").splitlines()) <= 100
+
+
 def test_pages_have_the_titles_of_the_menu():
     entries = re.findall(r'- "?(.+?)"?: ([\w/-]+\.md)$', read(ROOT / "mkdocs.yml"), re.MULTILINE)
     assert len(entries) > 20

@@ -317,7 +317,7 @@ def test_wrong_input_of_fit(here, denied):
     }
     options = {
         "--label lable": "Did you mean 'label'",
-        "--label income": "different numbers: that is an amount, not a label",
+        "--label income": "different values: that is an amount, not a label",
         "--classifier fores": "names no classifier. Did you mean 'forest'",
         "--classifier x": "also train one: forest, mlp, boosting",
         "--classifier gone.skops": "no file 'gone.skops'",

@@ -221,6 +221,14 @@ def test_constraints_ignore_capitals_where_the_column_does(text):
         )
 
 
+def test_an_amount_may_have_a_currency_that_the_table_leaves_out():
+    schema = Schema.infer([{"pay": 100 * (k % 50), "home": "ab"[k % 2]} for k in range(300)])
+    ((relation,),) = System.of("pay <= £900", schema).bound[0].formula
+    assert relation.constant == -900
+    with pytest.raises(InputError, match="'900kg' is not written as 'pay' is"):
+        System.of("pay <= '900kg'", schema)
+
+
 @pytest.mark.parametrize(("texts", "message"), CLASHES.items(), ids=map(str, CLASHES))
 def test_what_no_row_could_satisfy_is_refused(texts, message):
     with pytest.raises(InputError) as raised:

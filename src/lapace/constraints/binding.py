@@ -160,7 +160,8 @@ class _Binder:
         if name not in known or (text in known and not isinstance(side, Category)):
             return side
         feature = self.schema[name]
-        number = feature.number(text) if feature.kind == "continuous" else None
+        bare = text if feature.written else text.strip("$£€ ")  # £900 where the table has 900
+        number = feature.number(bare) if feature.kind == "continuous" else None
         if number is not None and not np.isnan(number):
             return Linear((), number)
         amount = feature.written or re.search(r"\d", text)  # else it is meant for a category

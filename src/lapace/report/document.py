@@ -145,7 +145,9 @@ class Report:
             by_verdict.setdefault(self.verdict_for(x.label), []).append(repr(x.label))
         parts = [f"{verdict} for {', '.join(by)}" for verdict, by in by_verdict.items()]
         verdict = "; ".join(parts) if len(parts) > 1 else self.verdict
-        return f"Report on the explanations: {verdict}. {count} checks pass."
+        missing = sum(c.verdict == "not measured" for c in self.checks)
+        more = f", {missing} not measured: too few rows" if missing else ""
+        return f"Report on the explanations: {verdict}. {count} checks pass{more}."
 
     @property
     def advice(self) -> tuple[str, ...]:

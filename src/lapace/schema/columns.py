@@ -91,7 +91,8 @@ def _numbers(feature: Feature, column: Column) -> tuple[Feature, Floats, list[Un
         levels, codes = values.levels, values.codes
         spelt = [*(_number_of(feature, level) for level in levels), np.nan]
         for row in np.flatnonzero(np.array([v is None for v in spelt])[codes]).tolist():
-            unusable.append((row, repr(levels[codes[row]]), ", not a number."))
+            kind = "date" if feature.is_date else "number"
+            unusable.append((row, repr(levels[codes[row]]), f", not a {kind}."))
         values = np.array([np.nan if v is None else v for v in spelt])[codes]
     values = _without(values, feature.missing_values)  # £-999
     infinite = np.isinf(values)

@@ -58,7 +58,7 @@ __all__ = ["infer_features", "no_column"]
 
 ENOUGH = 50  # rows from which an identifier can be distinguished from a category
 TEXT_NUMBERS = 20  # different numbers in a column of text from which they are read as numbers
-SET = 12  # different numbers, at most, that are kept as a set where they are no lattice
+SET = 12  # different numbers kept as a set where they are no lattice, or labels, at most
 KEY = re.compile(
     r"(?i:(^|[\W_])(id|uuid|guid|key|ssn|iban|phone|no|nr|number|ref)\.?$)|[a-z](Id|ID|No|Key)$"
 )
@@ -173,7 +173,7 @@ def _refuse_label(name: str, column: Column, labels: Sequence[Any]) -> None:
     kinds = "drop", "number" if is_number else "categorical"
     if len(values) == len(names) == len({code for code, _ in values}):
         raise ColumnError(name, "says the same as the label in every row.", *kinds)
-    if len(gaps) == len(names) and len({blank for blank, _ in gaps}) == 2:
+    if len(gaps) == len(names) <= SET and len({blank for blank, _ in gaps}) == 2:
         listed = " or ".join(repr(label) for label in names if (True, label) in gaps)
         raise ColumnError(name, f"is blank exactly where the label is {listed}.", *kinds)
 

@@ -204,8 +204,8 @@ def to_toml(features: Sequence[Feature], left_out: Mapping[str, str] | None = No
         lines += ["", f"[columns.{toml_key(feature.name)}]", f"kind = {_toml(kind)}"]
         for key in FIELDS:
             value = getattr(feature, key)
-            if key in NUMBERS and feature.kind != "continuous":
-                continue  # the numbers of an ordinal are its codes
+            if key in NUMBERS and (feature.kind != "continuous" or _sentinel(feature) is not None):
+                continue  # an ordinal's are its codes; with -999 they are not the column's own
             if key in ("lower", "upper") and feature.is_date:
                 value = feature.text(value)
             if value or (key in NUMBERS and key != "resolution"):

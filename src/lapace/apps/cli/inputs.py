@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lapace.table import Level, Table
 
 STDIN = "-"
-MOST_LABELS = 100  # different whole numbers a column of labels may hold
+MOST_LABELS = 100  # different values a column of labels may hold
 NAMELESS = (("Unnamed: 0",), ("",))  # a first column without a name, as R writes rows' names
 
 
@@ -187,13 +187,14 @@ def read_labels(table: Table, name: str | None) -> list[Level]:
     labels = column_values(table, name)
     column = table.columns[name]
     _check_gaps(int(column.missing.sum()), "label", name)
-    if not isinstance(column.values, Coded):
-        if (column.values % 1).any() or len(set(labels)) > MOST_LABELS:
-            raise InputError(
-                f"Column '{name}' holds {len(set(labels)):,} different numbers: that is an amount, "
-                "not a label (a word, a whole number or a truth value). Name another column, or "
-                "make classes of it first."
-            )
+    is_number = not isinstance(column.values, Coded)
+    if len(set(labels)) > MOST_LABELS or (is_number and (column.values % 1).any()):
+        raise InputError(
+            f"Column '{name}' holds {len(set(labels)):,} different values: that is an amount, not "
+            "a label (a word, a whole number or a truth value). Name another column, or make "
+            "classes of it first."
+        )
+    if is_number:
         labels = [int(label) for label in labels]
     if not labels:
         raise InputError("The table has no rows. Hand over at least a few hundred.")

@@ -52,7 +52,17 @@ def run(
         if ready is not None:
             ready(_url(host, listener))
         with suppress(KeyboardInterrupt):  # the usual way to stop it
-            uvicorn.Server(_config(app)).run(sockets=[listener])
+            Server(_config(app)).run(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's server, which ends without a traceback at a second Ctrl-C, too."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops the application as well: where it is forced, uvicorn leaves it to be cancelled."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()
 
 
 def run_workers(
@@ -109,7 +119,6 @@ def _config(
         log_level="warning",
         access_log=False,
         server_header=False,
-        lifespan="off",  # there is none, and a second Ctrl-C would print its traceback
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE,
         timeout_worker_healthcheck=HEALTHY,

@@ -187,14 +187,15 @@ def read_labels(table: Table, name: str | None) -> list[Level]:
     labels = column_values(table, name)
     column = table.columns[name]
     _check_gaps(int(column.missing.sum()), "label", name)
-    is_number = not isinstance(column.values, Coded)
-    if len(set(labels)) > MOST_LABELS or (is_number and (column.values % 1).any()):
+    values = column.values
+    decimal = not isinstance(values, Coded) and bool((values % 1).any())
+    if len(set(labels)) > MOST_LABELS or decimal:
         raise InputError(
             f"Column '{name}' holds {len(set(labels)):,} different values: that is an amount, not "
             "a label (a word, a whole number or a truth value). Name another column, or make "
             "classes of it first."
         )
-    if is_number:
+    if not isinstance(values, Coded):
         labels = [int(label) for label in labels]
     if not labels:
         raise InputError("The table has no rows. Hand over at least a few hundred.")

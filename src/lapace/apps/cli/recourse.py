@@ -31,7 +31,7 @@ __all__ = ["cohort", "explain", "plot", "why_not"]
 Pick: TypeAlias = Literal["best", "nearest", "first", "middle", "last", "path"]
 Picture: TypeAlias = Literal["path", "latent", "prototypes"]
 PICTURES, DPI = (".png", ".svg", ".pdf"), 240
-CHUNK = 1000  # instances explained together
+CHUNK = 5000  # instances explained together: those searched for share calls of the classifier
 NAMED = 5  # instances named in a remark
 
 

@@ -12,11 +12,13 @@ import hashlib
 import os
 import platform
 import subprocess
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 
 import lapace
@@ -124,10 +126,15 @@ def modules_of(start: str) -> list[str]:
 
 
 @cache
-def _tree(name: str) -> ast.Module:
+def _source(name: str) -> str:
     origin = getattr(find_spec(name), "origin", None)
     assert origin is not None, name
-    return ast.parse(Path(origin).read_text(encoding="utf-8"))
+    return Path(origin).read_text(encoding="utf-8")
+
+
+@cache
+def _tree(name: str) -> ast.Module:
+    return ast.parse(_source(name))
 
 
 def _imported(name: str) -> Iterator[str]:
@@ -156,20 +163,34 @@ def _home(module: str, name: str) -> str:
 
 @cache
 def _meaning(name: str) -> str:
-    """Returns a module's code without comments, docstrings, layout and the words of errors."""
-    tree = _tree(name)
+    """Returns a module's code without comments, docstrings, layout and the words of errors.
+
+    It is text, not a syntax tree: trees are written differently by each version of Python.
+    """
+    source = _source(name)
+    lines = [line.encode() for line in source.splitlines()]
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1].decode()[:column].encode()
+    for node in _words(_tree(name)):
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        for row in range(first, last + 1):
+            begin = node.col_offset if row == first else 0
+            end = (node.end_col_offset or 0) if row == last else len(lines[row])
+            lines[row] = lines[row][:begin] + b" " * (end - begin) + lines[row][end:]
+    return "".join(b"".join(lines).decode().split())
+
+
+def _words(tree: ast.Module) -> Iterator[ast.expr]:
+    """Yields docstrings, what is raised, and the arguments of warnings."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Raise):
-            node.exc = None
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "warn"
-        ):
-            node.args = []
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            yield node.exc
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn":
+            yield from node.args
         body = getattr(node, "body", None)
         first = body[0] if isinstance(body, list) and body else None
         value = first.value if isinstance(first, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            value.value = ""
-    return ast.dump(tree)
+            yield value

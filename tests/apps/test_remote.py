@@ -198,8 +198,14 @@ def test_large_tables_are_sent_in_parts(server, monkeypatch):
             for scores in ([[0.5, 0.5]], [[0.5]] * 200, [["x", 1]] * 200, [[1], [1, 0]] * 100)
         ],
         ({"classes": ["a", "b"], "probabilities": [[None, 1]] * 200}, "gives NaN for row 0"),
-        ({"classes": ["a", "b"], "probabilities": [[0.9, 0.9]] * 200}, "no probabilities"),
-        ({"classes": ["a", "b"], "probabilities": [[-1, 2]] * 200}, "no probabilities"),
+        (
+            {"classes": ["a", "b"], "probabilities": [[0.9, 0.9]] * 200},
+            "scores that are not probabilities",
+        ),
+        (
+            {"classes": ["a", "b"], "probabilities": [[-1, 2]] * 200},
+            "scores that are not probabilities",
+        ),
     ],
 )
 def test_invalid_responses(server, reply, sentence):

@@ -163,4 +163,4 @@ def test_what_cannot_start_is_said_once(here):
     assert found.returncode == 2
     assert found.stderr.count("lapace: ") == 1
     assert "m.skops" in found.stderr
-    assert "--workers 0 is no number" in run("serve m.lapace --workers 0").stderr
+    assert "--workers 0 is not a number" in run("serve m.lapace --workers 0").stderr

@@ -21,7 +21,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from test_cli_outputs import here as here  # noqa: PLC0414  a fixture
 from test_cli_outputs import small
-from test_loaders import TABLE, zip_members, zipped
+from test_loaders import zip_members, zipped
 from test_onnx_files import line
 
 from lapace import Explainer, InputError
@@ -178,9 +178,8 @@ def test_a_followed_classifier_is_a_plain_file_of_its_folder(here, tmp_path_fact
 
 @pytest.mark.needs("onnx")
 def test_a_graph_of_a_billion_rows_at_a_time_is_refused(tmp_path):
-    model = load_classifier(line(tmp_path, rows=10**9))
-    with pytest.raises(InputError, match="takes 1,000,000,000 rows at a time"):
-        model.predict(TABLE)
+    with pytest.raises(InputError, match="takes 1000000000 rows at a time"):
+        load_classifier(line(tmp_path, rows=10**9))
 
 
 @pytest.mark.needs("onnx")

@@ -212,7 +212,7 @@ def test_derived_columns_are_no_change_of_their_own():
     assert schema().changed(cells, found).sum() == (amount > 0).sum()
     assert schema().differs(cells, found).sum() > 2 * (amount > 0).sum()
     assert schema().weights(None).sum() == 4
-    with pytest.raises(InputError, match=r"'total' is derived .* follows from: instalment, fee"):
+    with pytest.raises(InputError, match=r"'total' is derived, .* follows from: instalment, fee"):
         schema().weights({"total": 2.0})
 
 

@@ -172,7 +172,7 @@ def page(plan: Plan, table: pd.DataFrame) -> list[str]:
     parts += ["## Plausibility by other measures", ABOUT_PLAUSIBILITY]
     parts += [brief(figures, pairs, PLAUSIBILITY), "## Runtime and fitting", ABOUT_TIME]
     parts.append(_times(figures, pairs))
-    for pair in pairs:
+    for pair in [*pairs, *pairs_of(plan, table, "extra")]:
         found = methods(figures, [pair])
         cells = {m.key: [method.line(figures, pair)[m.key] for method in found] for m in METRICS}
         parts += [f"## {pair}", _compared(found, cells, "±")]

@@ -197,10 +197,13 @@ def part(table: pd.DataFrame, name: str) -> pd.DataFrame:
     return table[table["experiment"].isin(("e1", "extra") if name == "e1" else (name,))]
 
 
-def pairs_of(plan: Plan, table: pd.DataFrame) -> list[str]:
-    """Returns the plan's pairs a table has figures of."""
+def pairs_of(plan: Plan, table: pd.DataFrame, kind: str = "e1") -> list[str]:
+    """Returns the pairs a table has figures of: the paper's, or with "extra" those it lacks.
+
+    Means are over the paper's pairs alone: not every method has figures of the others.
+    """
     known = set(table["pair"])
-    return [name for name in plan.names if name in known]
+    return [pair.name for pair in plan.pairs if pair.name in known and pair.experiment == kind]
 
 
 def made(plan: Plan, table: pd.DataFrame, experiment: str) -> str:

@@ -298,7 +298,7 @@ def test_values_are_read_in_the_notation_of_their_column():
         "sold >= 2024-02-01": None,
         "rate <= 15%": 15,
         "income <= 1,200": 1200,
-        "income <= £1,200": None,
+        "income <= £1,200": 1200,
         "debt <= 12k": 12_000,
         "debt <= £12k": None,
     }.items():

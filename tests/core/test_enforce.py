@@ -63,28 +63,26 @@ def all_feasible(explanation: Explanation) -> bool:
     return bool((explanation.feasible[paths] | (explanation.tau[paths] == 0)).all())
 
 
-# --- exact, naive, latent ---------------------------------------------------------------------
+# --- exact, latent ----------------------------------------------------------------------------
 
 
 @each_world
-def test_exact_finds_what_the_others_find(world, target):
+def test_exact_finds_what_the_papers_correction_finds(world, target):
     here = world()
     rng = np.random.default_rng(8)
     for _ in range(2):
         constraints = random_constraints(here.explainer.schema_, rng)
-        exact, naive, latent = (
+        exact, latent = (
             worlds.explain(here, target, constraints=constraints, enforce=enforce, steps=6)
-            for enforce in ("exact", "naive", "latent")
+            for enforce in ("exact", "latent")
         )
-        for other in (naive, latent):
-            assert not (worlds.answered(other) & ~worlds.answered(exact)).any(), constraints
-        for explanation in (exact, naive, latent):
+        assert not (worlds.answered(latent) & ~worlds.answered(exact)).any(), constraints
+        for explanation in (exact, latent):
             check_feasible(explanation)
         assert all_feasible(exact)
-        assert all_feasible(naive)
 
 
-def test_naive_never_corrects_and_latent_never_projects(monkeypatch):
+def test_exact_never_corrects_and_latent_never_projects(monkeypatch):
     here = worlds.bank()
 
     def never(*_: Any, **__: Any) -> None:
@@ -92,10 +90,10 @@ def test_naive_never_corrects_and_latent_never_projects(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(LatentCorrection, "__call__", never)
-        naive = worlds.explain(here, constraints=CONSTRAINTS, enforce="naive", steps=4)
+        exact = worlds.explain(here, constraints=CONSTRAINTS, steps=4)
         with pytest.raises(AssertionError, match="not called here"):
-            worlds.explain(here, constraints=CONSTRAINTS, steps=4)
-    assert all_feasible(naive)
+            worlds.explain(here, constraints=CONSTRAINTS, enforce="latent", steps=4)
+    assert all_feasible(exact)
     with monkeypatch.context() as patch:
         patch.setattr(System, "project", never)
         latent = worlds.explain(here, constraints=["age <= 60"], enforce="latent", steps=4)
@@ -106,7 +104,7 @@ def test_naive_never_corrects_and_latent_never_projects(monkeypatch):
 
 @pytest.mark.parametrize("enforce", ["exakt", None, 3])
 def test_an_unknown_enforce_is_refused(enforce):
-    with pytest.raises(InputError, match="it is 'exact', 'naive' or 'latent'"):
+    with pytest.raises(InputError, match="it is 'exact' or 'latent'"):
         worlds.explain(worlds.post(), enforce=enforce)
 
 
@@ -200,7 +198,7 @@ def test_the_papers_correction_descends_with_its_own_step_while_a_row_violates(
     correct = scene.correction()
     where, z, rows = scene.at(0.7)
     feasible = scene.system.feasible(rows, scene.start.cells)
-    _, gradient = correct._gradient(where, z, rows, scene.instance)
+    gradient = correct._gradient(where, z, rows, scene.instance)
     monkeypatch.setattr(correction, "N_CORRECT", 1)
     once = correct(where, z, rows, scene.instance)
     still = np.zeros(len(scene.instance), dtype=bool)

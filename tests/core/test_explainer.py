@@ -691,7 +691,7 @@ def test_costs_weigh_the_distance_and_move_the_nearest():
         ({"costs": {"age": "x"}}, "cost of 'age'"),
         ({"costs": 3}, "costs"),
         ({"steps": 1}, "whole number from 2 on"),
-        ({"enforce": "exat"}, "'naive' or 'latent'.*Did you mean 'exact'"),
+        ({"enforce": "exat"}, "'exact' or 'latent'.*Did you mean 'exact'"),
         ({"picks": ("nearest", "frist")}, "no pick 'frist'.*Did you mean 'first'"),
         ({"picks": (3,)}, "no pick 3"),
         ({"n_best": 0}, "n_best"),

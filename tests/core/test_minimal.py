@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapace.explainer.minimal import minimise, settle
+from lapace.explainer.minimal import pull, settle, undo
 from lapace.schema import Feature, Schema
 
 
@@ -107,11 +107,11 @@ def random_case(seed: int, kind: str) -> Case:
 
 
 def made(case: Case, rows: slice = slice(None)) -> np.ndarray:
-    """Some of the rows after `minimise` and `settle`."""
+    """Some of the rows after `undo`, `pull` and `settle`."""
     schema, _ = schema_and_cells()
     at = np.arange(len(case.cells))[rows]
     rest = case.originals[at], lambda found, k: case.accept(found, at[k]), schema, case.weights
-    return settle(minimise(case.cells[at], *rest), *rest)
+    return settle(pull(undo(case.cells[at], *rest), *rest), *rest)
 
 
 each_kind = pytest.mark.parametrize("kind", ["linear", "waves", "tree"])
@@ -175,5 +175,5 @@ def test_the_costliest_change_is_undone_first():
 
     for costly, kept in (columns, columns[::-1]):
         weights = np.where(np.arange(known.shape[1]) == costly, 10.0, 0.1)
-        found = minimise(row, original, one_change, schema, weights)
+        found = undo(row, original, one_change, schema, weights)
         assert np.flatnonzero(schema.changed(original, found)[0]).tolist() == [kept]

@@ -279,7 +279,7 @@ def test_small_tables_and_gaps_are_not_taken_for_identifiers():
 
 def test_a_schema_cannot_be_inferred_without_rows_or_columns():
     for table in (pd.DataFrame({"x": []}), pl.DataFrame({"x": []}), [], np.empty((0, 2))):
-        with pytest.raises(InputError, match=r"^The table has no rows\. Hand over at least a few"):
+        with pytest.raises(InputError, match=r"^The table has no rows\. It needs at least a few"):
             Schema.infer(table)
     for table in (pd.DataFrame(index=range(3)), np.empty((3, 0)), [{}, {}]):
         with pytest.raises(InputError, match=r"^The table has no columns\.$"):
@@ -531,7 +531,7 @@ def test_arrays_of_the_wrong_width():
     schema = Schema.infer(np.random.default_rng(0).normal(size=(9, 3)))
     with pytest.raises(InputError, match=r"^The array has 4 columns; there should be 3\.$"):
         schema.read(np.zeros((2, 4)))
-    with pytest.raises(InputError, match=r"^An array has no column names, and this schema has\. H"):
+    with pytest.raises(InputError, match=r"^An array has no column names, and this schema has\. P"):
         SCHEMA.read(np.zeros((2, 14)))
     with pytest.raises(InputError, match=r"^An array has no column names"):
         SCHEMA.cells(np.zeros((2, 3)))

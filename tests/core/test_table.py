@@ -437,7 +437,7 @@ def test_names_that_are_not_text(name):
 @pytest.mark.parametrize(
     ("thing", "sentence"),
     [
-        ({"a": [1]}, r"A dict is not a table\. Hand over a pandas, polars or pyarrow frame, a nu"),
+        ({"a": [1]}, r"A dict is not a table\. Pass a pandas, polars or pyarrow frame, a nu"),
         (3, r"A int is not a table\."),
         ("instances.csv", r"A str is not a table\."),
         (pd.Series([1]), r"A Series is not a table\."),
@@ -447,7 +447,7 @@ def test_names_that_are_not_text(name):
         ),
         ([[1, 2]], r"Record 0 is a list, not a dict of columns\."),
         ([{"a": 1}, 7], r"Record 1 is a int, not a dict of columns\."),
-        (np.arange(3), r"An array of shape \(3,\) and type int64 is not a table\. Hand over numb"),
+        (np.arange(3), r"An array of shape \(3,\) and type int64 is not a table\. Pass numb"),
         (np.array([["a"]]), r"An array of shape \(1, 1\) and type <U1 is not a table"),
         (np.array([[1j]]), r"type complex128 is not a table"),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from lapace.arrays import Bools, Floats, Ints, distinct
+from lapace.arrays import Bools, Floats, Ints
 from lapace.budget import BudgetError
 from lapace.constraints import Constraint, System
 from lapace.explainer.endpoints import Paths
@@ -21,7 +21,7 @@ from lapace.result import Counterfactuals, Explanation
 if TYPE_CHECKING:
     from lapace.explainer.search import SearchResult
 
-__all__ = ["CUT_SHORT", "Contradictions", "make_explanation", "with_rows"]
+__all__ = ["CUT_SHORT", "ON_PATH", "Contradictions", "make_explanation", "with_rows"]
 
 CUT_SHORT = "The search for this instance did not finish."  # ends the reason where it was not
 ON_PATH = ("first", "middle", "last")
@@ -134,15 +134,15 @@ def _counterfactuals(
 
 
 def _survival_of_steps(problem: Problem, paths: Paths) -> dict[str, Floats]:
-    """Returns the chance that steps survive retraining, (paths, steps), by name."""
-    shape = paths["tau"].shape
-    each = np.repeat(paths["instance"], shape[1])
-    label = problem.instances.label_reached(paths["predicted"].ravel(), each)
-    cells = paths["cells"].reshape(len(each), len(problem.schema.features))
-    odds = paths["odds"].ravel()
-    once, which = distinct(np.c_[label, odds, cells])  # paths share their ends
-    survival = _survival(problem, cells[once], label[once], odds[once])
-    return {name: values[which].reshape(shape) for name, values in survival.items()}
+    """Returns the chance that picked steps survive retraining, (paths, steps), by name."""
+    path, step = np.nonzero(~np.isnan(paths["density"]))
+    label = problem.instances.label_reached(paths["predicted"][path, step], paths["instance"][path])
+    rows = paths["cells"][path, step], label, paths["odds"][path, step]
+    survival = {}
+    for name, values in _survival(problem, *rows).items():
+        survival[name] = np.full(paths["tau"].shape, np.nan)
+        survival[name][path, step] = values
+    return survival
 
 
 def _survival(problem: Problem, cells: Floats, label: Ints, odds: Floats) -> dict[str, Floats]:

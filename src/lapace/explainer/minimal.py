@@ -1,17 +1,16 @@
 """Makes rows minimal: undoes changes and pulls numbers back while a row stays acceptable.
 
-`find_minimal` makes all starts of all instances minimal: the closest row of an instance is its
+`find_minimal` makes starts of all instances minimal: the closest row of an instance is its
 `nearest`; rows that also keep a margin and a floor are the different ways of `best`. Taking changes
-back ends in local optima, so one number of the closest rows is taken to the end of its range and
-the rest taken back again (`_extended`). Where there are few ways, the search begins again with a
-feature fixed (`_with_one_fixed`).
+back ends in local optima. So the search goes on from the closest rows with one number at the end of
+its range (`_extended`), and, where there are few ways, from the starts with a feature fixed
+(`_with_one_fixed`).
 
-`minimise` is greedy. It puts back every change that can be put back alone, the costliest first,
-until none can; then it pulls each number that is still changed back by bisection, costliest first.
-`settle` repeats that until the row is *minimal*: no change in it can be undone alone, and no number
-can go back alone by a twentieth of its change (or one step of its resolution, if that is more),
-with the row staying acceptable. Both work on all rows together: each round asks one question of
-every row that is not done yet, in one call of `accept`.
+Three steps make rows minimal. `undo` puts changes back, the costliest first. `pull` moves each
+number that is still changed back as far as it goes. `settle` repeats both for single changes, until
+the row is *minimal*: no change in it can be undone alone, and no number can go back alone by a
+twentieth of its change (or one step of its resolution, if that is more), with the row staying
+acceptable. All work on all rows together: each round is one call of `accept`.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ from lapace.explainer.problem import InstanceRows, Problem
 from lapace.paths import Steps, join_rows, take_rows
 from lapace.schema import Schema
 
-__all__ = ["Accept", "MinimalRows", "find_minimal", "minimise", "settle", "with_marks"]
+__all__ = ["Accept", "MinimalRows", "find_minimal", "pull", "settle", "undo", "with_marks"]
 
+SECTIONS = 5  # that a round cuts what is undecided into
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
 FIXED = 4  # one in so many starts is used again with a feature fixed
 WIDER = 10  # times as many sampled rows are tried for `best` where none has a margin
@@ -97,11 +97,13 @@ def find_minimal(
     parts = [some.closest(OK, problem.search.n_starts)]
     if "best" in problem.search.picks:
         parts += _starts_of_best(problem, todo_best, starts, oracle)
-    rows = _made(problem, oracle, join_rows(parts), minimise)
+    rows = _made(problem, oracle, join_rows(parts), undo)
     if problem.schema.shape is None and not problem.search.frugal:
         closest = join_rows([_closest(problem, rows), _different(problem, rows, count=1)])
-        parts = [rows, _extended(problem, oracle, closest)]
-        rows = join_rows([*parts, _with_one_fixed(problem, oracle, starts, join_rows(parts))])
+        extended = _extended(problem, oracle, closest)
+        more = join_rows([extended, _with_one_fixed(problem, oracle, starts, rows)])
+        rows = join_rows([rows, _made(problem, oracle, more, undo)])
+    rows = _made(problem, oracle, _closest_alike(problem, rows), pull)
     chosen = join_rows([_closest(problem, rows), _different(problem, rows)])
     chosen = _made(problem, oracle, chosen, settle)
     nearest = _with_best_step(problem, todo_nearest, take_rows(chosen, chosen.demand == OK), paths)
@@ -163,7 +165,7 @@ def _demand_kept(starts: Starts, oracle: Oracle, demand: int) -> Bools:
 def _made(
     problem: Problem, oracle: Oracle, rows: InstanceRows, make: Callable[..., Floats]
 ) -> InstanceRows:
-    """Returns the rows after `minimise` or `settle`."""
+    """Returns the rows after `undo`, `pull` or `settle`."""
     if problem.schema.shape is not None or not len(rows.instance):
         return rows  # pixels are not undone one by one: that leaves noise, not an image
     cells = make(
@@ -174,6 +176,15 @@ def _made(
         problem.weights,
     )
     return rows._replace(cells=cells)
+
+
+def _closest_alike(problem: Problem, rows: InstanceRows) -> InstanceRows:
+    """Returns the closest of the rows of an instance that change the same features."""
+    changed = problem.schema.changed(problem.instances.cells[rows.instance], rows.cells)
+    alike = np.c_[rows.instance, rows.demand, changed]
+    _, group = np.unique(alike, axis=0, return_inverse=True)
+    distance = problem.distances(rows.cells, rows.instance)
+    return take_rows(rows, np.sort(first_of_each(group.ravel(), distance)))
 
 
 def _closest(problem: Problem, rows: InstanceRows) -> InstanceRows:
@@ -205,7 +216,7 @@ def _different(problem: Problem, rows: InstanceRows, count: int | None = None) -
 
 
 def _extended(problem: Problem, oracle: Oracle, rows: InstanceRows) -> InstanceRows:
-    """Takes one changed number to the end of its range, and makes the row minimal again.
+    """Returns acceptable rows with one changed number taken to the end of its range.
 
     One change that goes further may do the work of two.
     """
@@ -218,16 +229,16 @@ def _extended(problem: Problem, oracle: Oracle, rows: InstanceRows) -> InstanceR
     cells[each, column] = np.where(rises, lattice.upper, lattice.lower)
     tried = take_rows(rows, row)._replace(cells=schema.derive(cells, original))
     accepted = oracle.accepts(tried.cells, tried.instance, tried.demand)
-    return _made(problem, oracle, take_rows(tried, accepted), minimise)
+    return take_rows(tried, accepted)
 
 
 def _with_one_fixed(
     problem: Problem, oracle: Oracle, starts: Starts, rows: InstanceRows
 ) -> InstanceRows:
-    """Searches again with one feature fixed, for instances with fewer than `n_best` ways.
+    """Returns starts with one feature fixed, for instances with fewer than `n_best` ways.
 
-    Each feature that a way changes is fixed in turn, in the same starts: `minimise` only takes
-    changes back, so a cell that is the instance's stays so.
+    Each feature that a way changes is fixed in turn, in the same starts. `undo` and `pull` only
+    take changes back, so a cell that is the instance's stays so.
     """
     schema, originals = problem.schema, problem.instances.cells
     ways = _different(problem, rows)
@@ -245,7 +256,7 @@ def _with_one_fixed(
     tried, pair = take_rows(tried, accepted), pair[accepted]
     order = np.lexsort((problem.distances(tried.cells, tried.instance), pair))
     order = order[places_in_groups(pair[order]) < problem.search.n_starts // FIXED]
-    return _made(problem, oracle, take_rows(tried, order), minimise)
+    return take_rows(tried, order)
 
 
 def _with_best_step(
@@ -315,10 +326,12 @@ def movable(schema: Schema, originals: Floats, cells: Floats) -> Bools:
     return cells_that_move
 
 
-def minimise(
+def undo(
     cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
 ) -> Floats:
-    """Undoes and pulls back what can be, greedily, in acceptable rows.
+    """Undoes changes, the costliest first: each that can go once those before it have gone.
+
+    As many changes go together as can; the next one stays; and so on with those after it.
 
     Args:
         cells: Acceptable rows.
@@ -327,167 +340,138 @@ def minimise(
         schema: The columns.
         weights: One per column, for distances.
     """
-    rows = _Minimiser(cells, originals, accept, schema, weights)
-    every = np.arange(len(cells))
-    rows.begin_undoing(every)
-    rows.ask(every)
-    return rows.cells
+    cells = cells.copy()
+    place, count = _places(_costs(cells, originals, schema, weights))
+    begin = np.zeros_like(count)  # changes before it are decided
+
+    def without(rows: Ints, size: Ints) -> Floats:
+        """Returns rows without the next changes, so many of each."""
+        after = place[rows] - begin[rows, None]
+        undone = (after >= 0) & (after < size[:, None])
+        return schema.derive(np.where(undone, originals[rows], cells[rows]), originals[rows])
+
+    while (begin < count).any():
+        size = _furthest(count - begin, without, accept)
+        cells = without(np.arange(len(cells)), size)
+        begin += size + 1
+    return cells
+
+
+def pull(
+    cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
+) -> Floats:
+    """Pulls each changed number back as far as it goes, the costliest first.
+
+    It goes back in twentieths of its change, or in steps of its resolution, if these are more. The
+    arguments are those of `undo`.
+    """
+    cells = cells.copy()
+    costs = _costs(cells, originals, schema, weights)
+    place, count = _places(np.where(movable(schema, originals, cells), costs, 0.0))
+    for turn in range(count.max(initial=0)):
+        rows = np.flatnonzero(count > turn)
+        column = (place[rows] == turn).argmax(axis=1)
+        cells[rows] = _pulled(rows, column, cells, originals, accept, schema)
+    return cells
+
+
+def _pulled(
+    rows: Ints, column: Ints, cells: Floats, originals: Floats, accept: Accept, schema: Schema
+) -> Floats:
+    """Returns rows with one changed number of each as far back as it goes."""
+    cells, originals = cells[rows], originals[rows]
+    every = np.arange(len(rows))
+    start, change = cells[every, column], (originals - cells)[every, column]
+    part = np.maximum(np.abs(change) * PART, _steps(schema)[column])
+    parts = np.maximum(np.ceil(np.abs(change) / part - 1e-9).astype(np.int64), 1)
+
+    def moved(row: Ints, size: Ints) -> Floats:
+        """Returns rows whose number has gone back so many parts."""
+        values = start[row] + np.sign(change[row]) * part[row] * size
+        values = schema.lattice.of(column[row]).snap(values)
+        return _replaced(schema, cells[row], originals[row], column[row], values)
+
+    far = _furthest(parts - 1, moved, lambda tried, row: accept(tried, rows[row]))
+    nearer = np.flatnonzero(far)
+    cells[nearer] = moved(nearer, far[nearer])
+    return cells
+
+
+def _furthest(limit: Ints, tried: Callable[[Ints, Ints], Floats], accept: Accept) -> Ints:
+    """Returns how far each row can go while it stays acceptable: from 0 to its limit.
+
+    Each round asks about several distances at once, which cut what is undecided into sections.
+
+    Args:
+        limit: The furthest each row may go; below 1 it stays.
+        tried: Returns rows, given by position, that have gone so far.
+        accept: Whether rows are acceptable.
+    """
+    far, most = np.zeros_like(limit), np.maximum(limit, 0)  # it can go so far; at most so far
+    shares = np.arange(1, SECTIONS + 1) / SECTIONS
+    while len(undecided := np.flatnonzero(most > far)):
+        width = (most - far)[undecided, None]
+        size = np.ceil(width * shares - 1e-9).astype(np.int64)
+        new = np.diff(size, prepend=0) > 0
+        row, size = undecided[np.nonzero(new)[0]], (far[undecided, None] + size)[new]
+        accepted = accept(tried(row, size), row)
+        np.maximum.at(far, row[accepted], size[accepted])
+        beyond = ~accepted & (size > far[row])
+        np.minimum.at(most, row[beyond], size[beyond] - 1)
+    return far
 
 
 def settle(
     cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
 ) -> Floats:
-    """Takes back single changes until every row is minimal; the arguments are `minimise`'s."""
-    rows = _Minimiser(cells, originals, accept, schema, weights)
-    unsettled = np.arange(len(cells))
-    while len(unsettled):
-        unsettled = rows.take_back_one(unsettled)
-    return rows.cells
+    """Takes back single changes until every row is minimal; the arguments are those of `undo`.
 
-
-class _Minimiser:
-    """Rows on their way to being minimal; methods take positions of rows and change `cells`.
-
-    Attributes:
-        order: The columns of each row in the order in which they are tried.
-        count: How many of them there are to try.
-        turn: Which of them is tried next.
-        undone: How many of them were undone.
-        pulling: Rows whose numbers are pulled back; the changes of the others are undone.
-        kept: The value of the number that is pulled back.
-        refused: The nearest value to it that was refused.
+    Each round undoes the costliest change of a row that can be undone alone, or else pulls the
+    costliest number that can go back alone by a twentieth.
     """
-
-    def __init__(
-        self, cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
-    ) -> None:
-        self.cells, self.originals, self.accept = cells.copy(), originals, accept
-        self.schema, self.weights = schema, weights
-        self.steps = np.array([feature.step for feature in schema.features], dtype=np.float64)
-        self.order = np.zeros(cells.shape, dtype=np.int64)
-        self.count, self.turn, self.undone = np.zeros((3, len(cells)), dtype=np.int64)
-        self.pulling = np.zeros(len(cells), dtype=bool)
-        self.kept, self.refused = np.zeros((2, len(cells)))
-
-    def costs(self, rows: Ints) -> Floats:
-        """Cost of each change of some rows; 0 where a column is unchanged: (rows, columns)."""
-        original, cells = self.originals[rows], self.cells[rows]
-        cost = np.maximum(self.schema.gaps(original, cells) * self.weights, 1e-12)
-        return np.where(self.schema.changed(original, cells), cost, 0.0)
-
-    # -- one question at a time -------------------------------------------------------------------
-
-    def begin_undoing(self, rows: Ints) -> None:
-        """Begins to undo the changes of some rows, costliest first."""
-        self._begin(rows, self.costs(rows))
-        self.pulling[rows] = False
-
-    def begin_pulling(self, rows: Ints) -> None:
-        """Begins to pull the changed numbers of some rows back, costliest first."""
-        self._begin(rows, np.where(self.movable(rows), self.costs(rows), 0.0))
-        self.pulling[rows] = True
-        self._begin_number(rows[self.count[rows] > 0])
-
-    def _begin(self, rows: Ints, costs: Floats) -> None:
-        self.order[rows] = np.argsort(-costs, axis=1, kind="stable")
-        self.count[rows] = (costs > 0).sum(axis=1)
-        self.turn[rows], self.undone[rows] = 0, 0
-
-    def _begin_number(self, rows: Ints) -> None:
-        column = self.order[rows, self.turn[rows]]
-        self.kept[rows], self.refused[rows] = self.cells[rows, column], self.originals[rows, column]
-
-    def ask(self, rows: Ints) -> None:
-        """Asks one question of every row at a time, until there are none left."""
-        while True:
-            rows, values = self.next_questions(rows)
-            if not len(rows):
-                return
-            column = self.order[rows, self.turn[rows]]
-            tried = self.replaced(rows, column, values)
-            accepted = self.accept(tried, rows)
-            self.cells[rows[accepted]] = tried[accepted]
-            pulling = self.pulling[rows]
-            self.undone[rows] += accepted & ~pulling
-            self.turn[rows[~pulling]] += 1
-            self.kept[rows[accepted]] = values[accepted]
-            self.refused[rows[~accepted]] = values[~accepted]
-
-    def next_questions(self, rows: Ints) -> tuple[Ints, Floats]:
-        """Returns the rows that still have a question, and the value to try in each."""
-        ended = rows[~self.pulling[rows] & (self.turn[rows] >= self.count[rows])]
-        # Once one change is undone, another that was refused may be possible.
-        again = (self.undone[ended] > 0) & (self.undone[ended] < self.count[ended])
-        if len(ended):
-            self.begin_undoing(ended[again])
-            self.begin_pulling(ended[~again])
-        undoing, values = rows[~self.pulling[rows]], np.empty(len(self.cells))
-        values[undoing] = self.originals[undoing, self.order[undoing, self.turn[undoing]]]
-        queried, rest = [undoing], rows[self.pulling[rows] & (self.turn[rows] < self.count[rows])]
-        while len(rest):
-            tried, moves = self.halfway(rest)
-            values[rest[moves]] = tried[moves]
-            queried.append(rest[moves])
-            rest = rest[~moves]  # as far back as it goes: the next number
-            self.turn[rest] += 1
-            rest = rest[self.turn[rest] < self.count[rest]]
-            self._begin_number(rest)
-        rows = np.sort(np.concatenate(queried))
-        return rows, values[rows]
-
-    def halfway(self, rows: Ints) -> tuple[Floats, Bools]:
-        """Values half-way from the kept one to the refused one, and whether they are worth a try.
-
-        A value is not worth a try if it gains at most a twentieth of the change, or one step.
-        """
-        column = self.order[rows, self.turn[rows]]
-        kept, refused = self.kept[rows], self.refused[rows]
-        change = np.abs(kept - self.originals[rows, column])
-        enough = np.maximum(change * PART, self.steps[column])
-        values, moves = self.moved(column, kept, refused, 0.5)
-        return values, moves & (np.abs(kept - refused) > enough * 1.001)
-
-    # -- until nothing gives ----------------------------------------------------------------------
-
-    def take_back_one(self, rows: Ints) -> Ints:
-        """Undoes the costliest change that can be undone alone, or pulls one number back alone.
-
-        Returns:
-            The rows in which either was possible; all others are minimal.
-        """
-        costs = self.costs(rows)
+    cells, steps = cells.copy(), _steps(schema)
+    rows = np.arange(len(cells))
+    while len(rows):
+        costs = _costs(cells[rows], originals[rows], schema, weights)
         row, column = np.nonzero(costs)
-        back, current = self.originals[rows[row], column], self.cells[rows[row], column]
-        values, moves = self.moved(column, current, back, PART)
-        partly = np.flatnonzero(moves & self.movable(rows)[row, column])
-        row, column = np.concatenate([row, row[partly]]), np.concatenate([column, column[partly]])
-        values = np.concatenate([back, values[partly]])
-        tried = self.replaced(rows[row], column, values)
-        accepted = np.flatnonzero(self.accept(tried, rows[row]))
-        whole = np.arange(len(row)) < len(back)
+        back, current = originals[rows[row], column], cells[rows[row], column]
+        part = np.maximum(np.abs(back - current) * PART, steps[column] * 0.999)
+        values = schema.lattice.of(column).snap(current + np.sign(back - current) * part)
+        apart = np.minimum(np.abs(values - current), np.abs(values - back))
+        moves = movable(schema, originals[rows], cells[rows])[row, column]
+        partly = np.flatnonzero(moves & (apart > steps[column] / 2))
+        row, column = np.r_[row, row[partly]], np.r_[column, column[partly]]
+        values, whole = np.r_[back, values[partly]], np.arange(len(row)) < len(back)
+        tried = _replaced(schema, cells[rows[row]], originals[rows[row]], column, values)
+        accepted = np.flatnonzero(accept(tried, rows[row]))
         saved = costs[row, column]
         chosen = accepted[first_of_each(row[accepted], ~whole[accepted], -saved[accepted])]
-        self.cells[rows[row[chosen]]] = tried[chosen]
-        return rows[row[chosen]]
+        cells[rows[row[chosen]]] = tried[chosen]
+        rows = rows[row[chosen]]
+    return cells
 
-    # -- cells ------------------------------------------------------------------------------------
 
-    def movable(self, rows: Ints) -> Bools:
-        """Tells which cells of some rows can be pulled back: (rows, columns)."""
-        return movable(self.schema, self.originals[rows], self.cells[rows])
+def _steps(schema: Schema) -> Floats:
+    """Returns the resolution of each column."""
+    return np.array([feature.step for feature in schema.features], dtype=np.float64)
 
-    def moved(
-        self, column: Ints, value: Floats, towards: Floats, part: float
-    ) -> tuple[Floats, Bools]:
-        """Values moved part of the way, on their lattice, and whether they differ from both."""
-        steps = self.steps[column]
-        apart = np.nan_to_num(towards - value)
-        moved = value + np.sign(apart) * np.maximum(np.abs(apart) * part, steps * 0.999)
-        moved = self.schema.lattice.of(column).snap(moved)
-        return moved, (np.abs(moved - value) > steps / 2) & (np.abs(moved - towards) > steps / 2)
 
-    def replaced(self, rows: Ints, column: Ints, values: Floats) -> Floats:
-        """Rows with one cell of each replaced, derived columns following."""
-        tried = self.cells[rows]
-        tried[np.arange(len(rows)), column] = values
-        return self.schema.derive(tried, self.originals[rows])
+def _costs(cells: Floats, originals: Floats, schema: Schema, weights: Floats) -> Floats:
+    """Returns the cost of each change; 0 where a column is unchanged: (rows, columns)."""
+    cost = np.maximum(schema.gaps(originals, cells) * weights, 1e-12)
+    return np.where(schema.changed(originals, cells), cost, 0.0)
+
+
+def _places(costs: Floats) -> tuple[Ints, Ints]:
+    """Returns each column's place, costliest first, and how many columns of a row cost anything."""
+    order = np.argsort(-costs, axis=1, kind="stable")
+    return np.argsort(order, axis=1), (costs > 0).sum(axis=1)
+
+
+def _replaced(
+    schema: Schema, cells: Floats, originals: Floats, column: Ints, values: Floats
+) -> Floats:
+    """Returns rows with one cell of each replaced; derived columns follow."""
+    tried = cells.copy()
+    tried[np.arange(len(cells)), column] = values
+    return schema.derive(tried, originals)

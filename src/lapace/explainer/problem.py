@@ -31,7 +31,7 @@ __all__ = [
     "read_instances",
 ]
 
-ENFORCE = ("exact", "naive", "latent")
+ENFORCE = ("exact", "latent")
 MAX_QUERIES = 50_000  # rows why-not may query, where the caller sets no other budget
 EITHER = -1  # a row's demand where it may serve `nearest` as well as `best`
 FEW_STARTS = 4  # with fewer the search is frugal
@@ -53,9 +53,9 @@ class Search:
             With fewer than 4 no single changes are tried and no search is repeated.
         stable: Take as `first` the start of the last unbroken run of ok steps; False: the first ok
             step of all, as in the paper.
-        enforce: How constraints are enforced. `exact` corrects latent points, then projects rows;
-            `naive` only projects rows; `latent` only corrects latent points, by the paper's
-            gradient descent: there a row may violate a constraint (and says so).
+        enforce: How constraints are enforced. `exact` projects rows; `latent` corrects latent
+            points instead, by the paper's gradient descent: there a row may violate a constraint
+            (and says so).
 
     Examples:
         >>> Search(steps=5, n_starts=3).steps
@@ -67,7 +67,7 @@ class Search:
     n_best: int = 3
     n_starts: int = 10
     stable: bool = True
-    enforce: Literal["exact", "naive", "latent"] = "exact"
+    enforce: Literal["exact", "latent"] = "exact"
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot work."""
@@ -85,9 +85,7 @@ class Search:
         object.__setattr__(self, "picks", tuple(pick for pick in PICKS if pick in picks))
         if self.enforce not in ENFORCE:
             hint = did_you_mean(self.enforce, ENFORCE)
-            raise InputError(
-                f"enforce is {self.enforce!r}; it is 'exact', 'naive' or 'latent'.{hint}"
-            )
+            raise InputError(f"enforce is {self.enforce!r}; it is 'exact' or 'latent'.{hint}")
 
     @property
     def frugal(self) -> bool:

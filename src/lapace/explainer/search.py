@@ -3,8 +3,7 @@
 For a chunk of instances, in this order (`search`):
 
 1. *Algorithm 1*: a latent line from each instance to each prototype of its target and to one
-   sampled row near it, z = (1 - tau) z_x + tau mu, decoded, corrected, projected, and queried step
-   by step.
+   sampled row near it, z = (1 - tau) z_x + tau mu, decoded, projected, and queried step by step.
 2. *Starts* (`find_starts`): for each instance the closest ok rows among the steps of its paths and
    sampled rows of the target.
 3. *Minimal* (`find_minimal`): each start loses every change it can do without. The closest row of
@@ -26,7 +25,7 @@ from lapace.budget import BudgetError, current
 from lapace.classifier.outputs import log_odds
 from lapace.constraints import System
 from lapace.errors import ClassifierError
-from lapace.explainer.assemble import make_explanation
+from lapace.explainer.assemble import ON_PATH, make_explanation
 from lapace.explainer.correction import LatentCorrection
 from lapace.explainer.endpoints import (
     Endpoints,
@@ -146,7 +145,7 @@ def search(problem: Problem, instance: Ints, free: SearchResult | None = None) -
     encoded, lines = latent_lines(problem, instance, endpoints)
     owner = instance[lines.instance]
     correct: Correct | None = None
-    if len(problem.system) and problem.search.enforce != "naive":
+    if len(problem.system) and problem.search.enforce == "latent":
         correct = LatentCorrection(problem, encoded, lines)
     traced = trace(
         problem.fitted.decoder,
@@ -205,13 +204,16 @@ def latent_lines(
 def _columns(
     problem: Problem, traced: TracedPaths, instance: Ints, prototype: Ints, oracle: Oracle
 ) -> Paths:
-    """Returns traced paths by column, with the density and the distance of each step."""
+    """Returns traced paths by column, with the distance of each step and the density of picks."""
     steps, (count, size) = traced.steps, traced.steps.tau.shape
     paths: Paths = {**steps._asdict(), **traced._asdict()}
     del paths["steps"], paths["lines"]
-    every, owner = steps.reshape(count * size), np.repeat(instance, size)
-    density = oracle.density(every, owner).reshape(count, size)
-    distance = problem.distances(every.cells, owner).reshape(count, size)
+    density, picked = np.full((count, size), np.nan), np.zeros((count, size), dtype=bool)
+    for name in ON_PATH:
+        picked[np.arange(count), paths[name]] |= name in problem.search.picks
+    density[picked] = oracle.density(steps.take(picked), instance[np.nonzero(picked)[0]])
+    cells = steps.cells.reshape(count * size, steps.cells.shape[2])
+    distance = problem.distances(cells, np.repeat(instance, size)).reshape(count, size)
     return paths | {
         "instance": instance,
         "prototype": prototype,

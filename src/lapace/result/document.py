@@ -40,7 +40,8 @@ class JudgedRow(Document):
         label: What the classifier says of the row; null: it was not queried.
         feasible: Whether every constraint holds on it.
         probability: The classifier's probability of the target.
-        density: Share of the training rows of its label that are less dense.
+        density: Share of the training rows of its label that are less dense. This and survival
+            are null for steps that no pick chose.
         survival: Estimated chance that the row keeps the target when the classifier is retrained.
         survival_low: Lower end of its 90% interval.
         survival_high: Upper end of its 90% interval.

@@ -58,7 +58,8 @@ class Explanation:
         valid: Whether each step's label is the target: 1, 0, or -1 where the classifier was not
             queried.
         tau, cells, feasible, probability, density, survival, survival_low, survival_high, distance:
-            As in `Counterfactuals`, for each step.
+            As in `Counterfactuals`, for each step. Density and survival are NaN for steps that
+            neither `first`, `middle` nor `last` picked.
         picked: The step of each path that `first`, `middle` and `last` chose, by pick.
         minimal: The rows of `nearest` and `best`, which lie on no path, by pick.
         crossings: How often the label leaves the target again on each path's grid.

@@ -42,7 +42,7 @@ class LapaceError(Exception):
 
 
 class InputError(LapaceError, ValueError):
-    """Something handed in cannot be used; the message says what to change."""
+    """An argument or a file cannot be used; the message says what to change."""
 
 
 class ClassifierError(LapaceError):

@@ -562,7 +562,8 @@ def one_hot_rules(schema: Schema, cells: Floats) -> list[LearnedRule]:
     groups: dict[str, list[int]] = {}
     for i, feature in enumerate(schema.features):
         stem = STEM.match(feature.name)
-        if _is_flag(feature) and stem is not None:
+        is_flag = feature.kind == "binary" and set(feature.levels) == {0, 1}  # or false and true
+        if is_flag and stem is not None:
             groups.setdefault(stem[1], []).append(i)
     rules = []
     for columns in groups.values():
@@ -573,16 +574,6 @@ def one_hot_rules(schema: Schema, cells: Floats) -> list[LearnedRule]:
         one = Comparison((Linear(terms), Linear((), 1.0)), ("==",))
         rules.append(LearnedRule.of(one, len(cells)))
     return rules
-
-
-def _is_flag(feature: Feature) -> bool:
-    """Whether a column holds 0 and 1, or false and true."""
-    levels = feature.levels
-    return (
-        feature.kind == "binary"
-        and len(levels) == 2
-        and bool(np.all([v in (0, 1) for v in levels]))
-    )
 
 
 # ------------------------------------------------------------------------------------------------

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,8 +18,7 @@ from lapace.plots.fitted import _contrast
 from lapace.plots.paths import DrawnPath
 from lapace.plots.style import colour
 from tests import worlds
-
-SRC = Path(__file__).resolve().parents[2] / "src"
+from tests.processes import python
 
 
 @pytest.fixture(autouse=True)
@@ -365,10 +360,7 @@ def test_shades_say_more_less_or_other(explainer):
 
 
 def test_without_matplotlib_the_extra_is_named():
-    code = "import sys; sys.modules['matplotlib'] = None; import lapace.plots"
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = python("-c", "import sys; sys.modules['matplotlib'] = None; import lapace.plots")
     assert done.stderr.strip().splitlines()[-1] == (
         "ImportError: Pictures need matplotlib: pip install 'lapace[plots]'."
     )

@@ -249,7 +249,7 @@ def test_what_cannot_be_measured_says_why():
         "usual": "no label has 20 real rows to compare with",
         "unmarked": "no instance could be explained",
         "recognised": "rows of one label only",
-        "reconstruction": "10 rows held out, 20 needed: hand over 200 or more",
+        "reconstruction": "10 rows held out, 20 needed: fit with 200 or more",
     }
     found = of_checks(*checks)
     assert found.verdict == "unsure"

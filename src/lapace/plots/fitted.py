@@ -1,7 +1,8 @@
-"""Pictures of a fit: prototypes as a table."""
+"""Pictures of a fit: prototypes as a table, or as images."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from matplotlib.patches import Rectangle
 from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.plots import style
-from lapace.plots.images import gallery
 from lapace.plots.style import SOFT, colour, shorten, tint, write
 from lapace.schema import Feature, Schema
 
@@ -46,7 +46,7 @@ def prototypes(explainer: Any, label: Any = None, ax: Axes | None = None) -> Axe
         listed = ", ".join(map(repr, classes))
         raise InputError(f"There are no prototypes of {label!r}. The labels are {listed}.")
     if schema.shape is not None:
-        return gallery(schema, classes, chosen, ax)
+        return _gallery(schema, classes, chosen, ax)
     contrast = _contrast(schema, np.stack([p.cells for p in chosen]))  # (prototypes, d)
     largest = np.nan_to_num(np.abs(contrast), nan=1.0).max(axis=0)
     rows = np.sort(np.argsort(-largest, kind="stable")[: 2 * style.ROWS])
@@ -55,7 +55,9 @@ def prototypes(explainer: Any, label: Any = None, ax: Axes | None = None) -> Axe
     _legend(ax, len(rows), len(schema.features) - len(rows))
     for x, p in enumerate(chosen):
         note = "" if np.isnan(p.probability) else f"{p.probability:.0%}"
-        _heading(ax, x, str(p.label), p.code, str(p.number), note if p.valid else "refused")
+        _cell(ax, x, -2.3, str(p.label), colour(p.code), color="white", weight="bold")
+        write(ax, x + 0.5, -0.95, str(p.number), weight="bold", fontsize=9.5)
+        write(ax, x + 0.5, -0.3, note if p.valid else "refused", color=SOFT)
         for y, i in enumerate(rows):
             _cell(ax, x, y, schema.features[i].text(p.cells[i]), _shade(float(contrast[x, i])))
     return ax
@@ -111,12 +113,6 @@ def _table(schema: Schema, rows: Ints, columns: int, ax: Axes | None) -> Axes:
     return ax
 
 
-def _heading(ax: Axes, x: float, label: str, code: int, name: str, note: str = "") -> None:
-    _cell(ax, x, -2.3, label, colour(code), color="white", weight="bold")
-    write(ax, x + 0.5, -0.95, name, weight="bold", fontsize=9.5)
-    write(ax, x + 0.5, -0.3, note, color=SOFT)
-
-
 def _cell(ax: Axes, x: float, y: float, text: str, face: Any, **look: Any) -> None:
     ax.add_patch(Rectangle((x + 0.03, y + 0.05), 0.94, 0.9, color=face, lw=0))
     size = 8.5 if len(text) <= 12 else 6.5
@@ -136,3 +132,40 @@ def _legend(ax: Axes, rows: int, hidden: int) -> None:
     if hidden:
         text = f"{style.counted(hidden, 'column')} that hardly differ are not shown"
         write(ax, -0.1, y + 0.8, text, ha="left", color=SOFT)
+
+
+def _gallery(
+    schema: Schema, labels: Sequence[Any], prototypes: Sequence[Any], ax: Axes | None
+) -> Axes:
+    """Draws prototypes of images: a column for each label, the probability under each.
+
+    Args:
+        schema: The columns of the images.
+        labels: The classifier's labels.
+        prototypes: The prototypes, each with number, code, cells, valid and probability.
+        ax: Axes to draw on; by default those of a new figure of fitting size.
+    """
+    columns = [[p for p in prototypes if p.code == k] for k in range(len(labels))]
+    columns = [column for column in columns if column]
+    tall = max(map(len, columns))
+    if ax is None:
+        size = (0.3 + 0.95 * len(columns), 0.4 + 1.15 * tall)
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    for x, column in enumerate(columns):
+        shade, label = colour(column[0].code), str(labels[column[0].code])
+        write(ax, x + 0.5, -0.12, label, color=shade, weight="bold", fontsize=10)
+        for y, prototype in enumerate(column):
+            style.show_image(ax, schema, prototype.cells, x, 1.2 * y, shade)
+            write(ax, x + 0.5, 1.2 * y + 1.06, _caption(prototype), fontsize=7.5, color=SOFT)
+    style.frame(ax, None)
+    ax.set_xlim(0, len(columns))
+    ax.set_ylim(1.2 * tall, -0.3)
+    return ax
+
+
+def _caption(prototype: Any) -> str:
+    if not prototype.valid:
+        return f"{prototype.number}: refused"
+    if np.isnan(prototype.probability):
+        return str(prototype.number)
+    return f"{prototype.number}: {prototype.probability:.0%}"

@@ -14,7 +14,6 @@ from matplotlib.patches import Rectangle
 
 from lapace.arrays import Floats, Ints
 from lapace.plots import style
-from lapace.plots.images import show
 from lapace.plots.style import (
     FAINT,
     INK,
@@ -216,6 +215,7 @@ NAME, BEFORE, LEFT, ANSWER, FLIP, END = 0.0, 30.0, 32.5, 60.0, 74.0, 87.5
 GAP = 2.5  # between the path and the column after it
 ABOVE_NOTES, NOTE = 0.6, 0.5  # lines of the table above notes, and that a note takes
 DIVIDER = 0.6  # lines that a heading between groups takes
+IMAGES = 11  # of a strip, beside that of the flip
 
 
 @dataclass
@@ -438,7 +438,7 @@ def _runs(tau: Floats, states: Ints) -> list[tuple[float, float, int]]:
     return list(zip(starts.tolist(), stops.tolist(), states[begins].tolist(), strict=True))
 
 
-def _strip(drawn: DrawnPath, ax: Axes | None, images: int = 11) -> Axes:
+def _strip(drawn: DrawnPath, ax: Axes | None) -> Axes:
     """Draws a path of images, each framed in the colour of its decision.
 
     Under each stand its share of the path and, where it is known, the probability of the target.
@@ -446,12 +446,12 @@ def _strip(drawn: DrawnPath, ax: Axes | None, images: int = 11) -> Axes:
     if ax is None:
         _, ax = plt.subplots(figsize=(11.0, 1.9), layout="constrained")
     steps = drawn.steps
-    chosen = {int(i) for i in np.linspace(0, len(steps) - 1, images).round()}
+    chosen = {int(i) for i in np.linspace(0, len(steps) - 1, IMAGES).round()}
     chosen |= {drawn.first} if drawn.flips else set()
     for place, step in enumerate(sorted(chosen)):
         shade = drawn.colours[1] if steps.ok[step] else drawn.colours[0]
         flip = drawn.flips and step == drawn.first
-        show(ax, steps.schema, steps.cells[step], place, 0.0, shade, 4 if flip else 2)
+        style.show_image(ax, steps.schema, steps.cells[step], place, 0.0, shade, 4 if flip else 2)
         note, weight = ("the flip", "bold") if flip else (f"{steps.tau[step]:.0%}", "normal")
         style.write(ax, place + 0.5, 1.1, note, weight=weight, fontsize=9)
         if not np.isnan(steps.probability[step]):

@@ -1,18 +1,22 @@
-"""Colours, text and frames that all pictures share."""
+"""Colours, text, frames and images that all pictures share."""
 
 from __future__ import annotations
 
 from io import StringIO
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import FigureBase
+from matplotlib.patches import Rectangle
 
+from lapace.arrays import Floats
 from lapace.errors import InputError
 from lapace.result import Explanation, InstanceExplanation
+from lapace.schema import Schema
 
 # Okabe and Ito's colours, but for the yellow, which does not show on white, and two of Tol's.
 COLOURS = (
@@ -96,6 +100,32 @@ def frame(ax: Axes, colour: str | None = FAINT) -> None:
     for spine in ax.spines.values():
         spine.set_visible(colour is not None)
         spine.set_color(colour or FAINT)
+
+
+def show_image(
+    ax: Axes, schema: Schema, cells: Floats, x: float, y: float, shade: str, width: float = 2.0
+) -> None:
+    """Draws one image, framed in a colour, in the unit square whose upper left corner is (x, y).
+
+    Grey values run from white at the least of all pixels to black at the greatest, whatever this
+    image holds: a faint digit has to look faint.
+    """
+    lower, upper = min(f.lower for f in schema.features), max(f.upper for f in schema.features)
+    image = _channels_last(cells.reshape(cast(tuple[int, ...], schema.shape)))
+    if image.ndim == 3:  # colours are shares of their range
+        image = np.clip((image - lower) / ((upper - lower) or 1.0), 0.0, 1.0)
+    extent = (x + 0.06, x + 0.94, y + 0.94, y + 0.06)
+    ax.imshow(image, cmap="gray_r", vmin=lower, vmax=upper, extent=extent)
+    ax.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, fill=False, ec=shade, lw=width))
+
+
+def _channels_last(image: Floats) -> Floats:
+    """Returns (h, w) for greys, (h, w, 3) for colours, whether channels come first or last."""
+    if image.ndim == 3 and image.shape[0] in (1, 3) and image.shape[2] not in (1, 3):
+        image = np.moveaxis(image, 0, 2)
+    if image.ndim == 3 and image.shape[2] == 3:
+        return image
+    return image.reshape(image.shape[0], -1) if image.ndim != 2 else image
 
 
 def svg(figure: FigureBase) -> str:

@@ -66,7 +66,7 @@ class Threshold:
 _CHECKS = (
     Threshold(
         "prototypes", "fewest valid prototypes of a label", "count", True, 1.0,
-        "Hand over more rows of that label, or fit with a smaller n_prototypes or another "
+        "Fit with more rows of that label, a smaller n_prototypes or another "
         "random_state.",
     ),
     Threshold(
@@ -105,7 +105,7 @@ _CHECKS = (
     Threshold(
         "recognised", "labels recognised, beyond chance", "share", True, 0.35,
         "The model cannot tell the labels apart, so density and prototypes say little: "
-        "hand over more rows, and drop columns the classifier does not need.",
+        "fit with more rows, and drop columns that the classifier does not need.",
         essential=True,
     ),
     Threshold(

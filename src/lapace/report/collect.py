@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from lapace.report.checks import THRESHOLDS
 from lapace.report.compute import Split
 from lapace.report.document import Report, Rule
 from lapace.result import Counterfactuals, Explanation
+from lapace.schema import Schema
 
 __all__ = ["make_report"]
 
@@ -93,7 +94,7 @@ def make_report(
         ~np.isin(status, ("infeasible", "malformed", "already_target")),
         {label: real[real_codes == k] for k, label in enumerate(labels)},
         random_state,
-        kept=_share_kept(explanation, refits) if refits else None,
+        kept=partial(_share_kept, explanation.schema, refits) if refits else None,
         possible=(lambda rows: known.feasible(rows, rows)) if learned else None,
     )
     clusters = np.array([p.code for p in fitted.prototypes], dtype=np.int64)
@@ -128,19 +129,13 @@ def make_report(
     )
 
 
-def _share_kept(
-    explanation: Explanation, refits: Sequence[Classifier]
-) -> Callable[[Counterfactuals], Floats]:
-    """Returns a function: the share of refits that give rows the label they have."""
-
-    def kept(rows: Counterfactuals) -> Floats:
-        each = []
-        for classifier in refits:
-            labels = np.array(classifier.labels, dtype=object)
-            each.append(labels[classifier.predict(rows.cells, explanation.schema)] == rows.label)
-        return np.asarray(np.mean(each, axis=0), dtype=np.float64)
-
-    return kept
+def _share_kept(schema: Schema, refits: Sequence[Classifier], rows: Counterfactuals) -> Floats:
+    """Returns the share of refits that give rows the label they have."""
+    each = []
+    for classifier in refits:
+        labels = np.array(classifier.labels, dtype=object)
+        each.append(labels[classifier.predict(rows.cells, schema)] == rows.label)
+    return np.asarray(np.mean(each, axis=0), dtype=np.float64)
 
 
 def _returned(
@@ -164,14 +159,11 @@ def _likeliest(
     modelled = np.array([len(mixture.means) > 0 for mixture in decoder.mixtures])
     rows, labels = cells[split.held_out], codes[split.held_out]
     if len(rows) < RECOGNISED and fitted.schema.shape is None:
-        start = _evenly(codes[split.train], RECOGNISED // max(1, int(modelled.sum())))
+        trained, most = codes[split.train], RECOGNISED // max(1, int(modelled.sum()))
+        of_labels = (np.flatnonzero(trained == k)[:most] for k in np.unique(trained))
+        start = np.sort(np.concatenate(list(of_labels)))
         mixed = mix_neighbours(fitted.schema, cells[split.train], RECOGNISED, seed, start)
         mixed_labels, _, _ = query_rows(classifier, mixed, fitted.schema, known_row=cells[:1])
         rows, labels = np.concatenate([rows, mixed]), np.concatenate([labels, mixed_labels])
     kept = (labels >= 0) & modelled[labels]
     return labels[kept], decoder.likeliest_labels(rows[kept])
-
-
-def _evenly(codes: Ints, most: int) -> Ints:
-    """Returns the positions of at most `most` rows of each label."""
-    return np.sort(np.concatenate([np.flatnonzero(codes == k)[:most] for k in np.unique(codes)]))

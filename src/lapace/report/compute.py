@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,7 +125,6 @@ class Judged(NamedTuple):
     """The values of every instance that checks are made of; NaN where a value is unknown.
 
     Attributes:
-        target: The target of each instance, as a position among the labels.
         feasible: Whether the rules allow any row at all.
         answered: Whether it has a counterfactual.
         unmarked: Whether one of its best rows has no mark.
@@ -135,7 +133,6 @@ class Judged(NamedTuple):
         usual: Whether one of its rows is as usual as real rows of the target.
     """
 
-    target: Ints
     feasible: Bools
     answered: Bools
     unmarked: Bools
@@ -204,9 +201,11 @@ def explained_parts(
         both = nearest.joined(best.where(best.ok))
         keeps[both.instance] = 1.0
         keeps[both.instance[~possible(both.cells)]] = 0.0
-    known = {}
+    answered, has_way = (np.isin(np.arange(count), rows.instance) for rows in (nearest, unmarked))
+    judged = Judged(feasible, answered, has_way, survives, keeps, usual)
     for k, (label, rows) in enumerate(real.items()):
-        tried = feasible & (targets == k)
+        own = targets == k
+        tried = feasible & own
         if not tried.any():
             continue
         answers = nearest.where(tried[nearest.instance])
@@ -222,14 +221,9 @@ def explained_parts(
             "usual": mean(lof_real >= median(lof)) if len(lof) else math.nan,
         }
         measured: dict[str, Any] = {n: None if math.isnan(v) else v for n, v in values.items()}
-        known[k] = ExplainedLabel(label, int(tried.sum()), len(answers), **measured)
-    every = np.arange(count)
-    answered, has_way = (np.isin(every, rows.instance) for rows in (nearest, unmarked))
-    judged = Judged(targets, feasible, answered, has_way, survives, keeps, usual)
-    for k, found in known.items():
-        own = targets == k
-        checks = judged.checks(returned.valid[own[returned.instance]], own, random_state)
-        by_target.append(replace(found, checks=tuple(checks)))
+        checks = tuple(judged.checks(returned.valid[own[returned.instance]], own, random_state))
+        counts = int(tried.sum()), len(answers)
+        by_target.append(ExplainedLabel(label, *counts, **measured, checks=checks))
     whole = judged.checks(returned.valid, np.ones(count, dtype=bool), random_state)
     return tuple(by_target), whole
 
@@ -282,7 +276,7 @@ def reconstruction_check(
     """
     threshold = THRESHOLDS["reconstruction"]
     if len(rows) < MIN_ROWS:
-        reason = f"{len(rows)} rows held out, {MIN_ROWS} needed: hand over {10 * MIN_ROWS} or more"
+        reason = f"{len(rows)} rows held out, {MIN_ROWS} needed: fit with {10 * MIN_ROWS} or more"
         return Check(threshold, None, reason=reason)
     guesses = _usual_row(schema, real)[None], reconstructed
     baseline, error = (schema.metric.range_gaps(rows, guess).sum(axis=1) for guess in guesses)

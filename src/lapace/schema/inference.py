@@ -87,7 +87,7 @@ def infer_features(
     """
     overrides = {**_pixels(table), **overrides}
     if len(table) == 0:
-        raise InputError("The table has no rows. Hand over at least a few hundred.")
+        raise InputError("The table has no rows. It needs at least a few hundred.")
     for name, kind in overrides.items():
         if name not in table.names and (kind != "id" or name not in table.template.index):
             raise no_column(name, table.names)

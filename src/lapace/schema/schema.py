@@ -157,7 +157,7 @@ class Schema:
             return read([dict.fromkeys(self.names)]).take([])
         if kind == "array" and self.template.kind != "array":
             raise InputError(
-                "An array has no column names, and this schema has. Hand over a frame or a list "
+                "An array has no column names, and this schema has. Pass a frame or a list "
                 "of dicts."
             )
         if kind == "array" and len(table.names) != width:
@@ -433,7 +433,7 @@ class Schema:
     def to_toml(
         self, path: str | Path | None = None, left_out: Mapping[str, str] | None = None
     ) -> str:
-        """Returns the columns as a file to edit and hand over, and writes it to a path if given.
+        """Returns the columns as a file to edit and pass, and writes it to a path if given.
 
         Args:
             path: The file.

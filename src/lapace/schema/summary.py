@@ -1,4 +1,4 @@
-"""How a table was read: a line per column, remarks on some, and a file to edit and hand over."""
+"""How a table was read: a line per column, remarks on some, and a file to edit and pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERSION = 1
 PROPOSED = 64  # categories that counterfactuals may propose; rarer ones are kept, not proposed
 SHOWN, WIDEST = 5, 24  # levels of a column that a line shows, and characters of each
 HEADER = """\
-# How the columns of a table are read. Edit it and hand it over: --schema, or schema= in Python.
+# How the columns of a table are read. Edit it and pass it: --schema, or schema= in Python.
 # kind: number, date, ordinal, binary, categorical, id (of the rows) or drop (leave it out).
 # What you leave out is inferred from the data.
 """

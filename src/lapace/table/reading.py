@@ -170,12 +170,12 @@ def read(data: Any, *, id_column: str | None = None) -> Table:
             "dict": " A single row goes in a list: [row]; columns go in a frame.",
         }
         hint = (
-            " It is sparse: hand over X.toarray()."
+            " It is sparse: pass X.toarray()."
             if issparse(data)
             else hints.get(type(data).__name__, "")
         )
         raise InputError(
-            f"A {type(data).__name__} is not a table. Hand over a pandas, polars or pyarrow "
+            f"A {type(data).__name__} is not a table. Pass a pandas, polars or pyarrow "
             f"frame, a numpy array, or a list of dicts.{hint}"
         ) from None
     except DuplicateError:
@@ -383,7 +383,7 @@ def _level(value: Any) -> Any:
 def _read_array(array: NDArray[Any]) -> Table:
     if array.ndim < 2 or array.dtype.kind not in "biuf":
         raise InputError(
-            f"An array of shape {array.shape} and type {array.dtype} is not a table. Hand over "
+            f"An array of shape {array.shape} and type {array.dtype} is not a table. Pass "
             "numbers as (rows, columns) or (rows, height, width)."
         )
     width = int(np.prod(array.shape[1:]))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import random
 import re
 import signal
@@ -20,8 +19,7 @@ import jsonschema
 
 from lapace.apps.cli.commands import EXAMPLES
 from lapace.result import json_schema
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.processes import environment
 
 COLUMNS = [
     "customer no.",
@@ -60,7 +58,7 @@ def start(*arguments: object) -> subprocess.Popen:
     """Starts the command in the current folder."""
     return subprocess.Popen(
         [sys.executable, "-m", "lapace.apps.cli", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+        env=environment(PYTHONIOENCODING="utf-8"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

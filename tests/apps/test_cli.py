@@ -34,9 +34,9 @@ from lapace.apps.server import create_app
 from lapace.explainer import Search, storage
 from lapace.explainer.problem import MAX_QUERIES
 from lapace.result import PICKS, Explanation, json_schema, why_not_to_json
+from tests.processes import ROOT, environment, python
 from tests.worlds import once
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "cli.md"
 DENIED = "denied.csv"
 PARQUET = "instances.parquet"
@@ -63,7 +63,7 @@ def start(*arguments, **more):
     """
     return subprocess.Popen(
         [sys.executable, "-m", "lapace.apps.cli", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **more.pop("env", {})},
+        env=environment(**more.pop("env", {})),
         **{
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
@@ -186,13 +186,7 @@ for word in ("--help", "--version"):
         assert not end.code
 print("SLOW:", *({"torch", "numpy", "pandas", "sklearn", "lapace.explainer"} & set(sys.modules)))
 """
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    shown = python("-c", code, check=True).stdout
     assert shown.splitlines()[-1].split() == ["SLOW:"]
     assert f"lapace {lapace.__version__}" in shown
     assert "explain" in shown
@@ -1039,12 +1033,12 @@ def option_rows(command):
 
 
 def shared_rows():
-    """Options that at least four commands have alike, each with the commands that have it."""
+    """Options that at least three commands have alike, each with the commands that have it."""
     users = {}
     for name in EXAMPLES:
         for row in option_rows(leaves()[name]):
             users.setdefault(row, []).append(name)
-    return {row: names for row, names in users.items() if len(names) >= 4}
+    return {row: names for row, names in users.items() if len(names) >= 3}
 
 
 def section_of(title):
@@ -1101,7 +1095,7 @@ def run_line(line):
     command.chmod(0o755)
     result = subprocess.run(
         ["sh", "-c", re.sub(r"(?<![\w.])lapace (?=\w)", "./lapace-in-a-shell ", line)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env=environment(),
         capture_output=True,
         encoding="utf-8",
         check=False,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shlex
 import signal
 import subprocess
-import sys
 from functools import cache
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -23,8 +23,8 @@ from lapace.apps.cli.commands import app
 from lapace.apps.cli.fitting import save_pair
 from lapace.apps.loaders import save_classifier
 from tests import worlds
+from tests.processes import environment, python
 
-ROOT = Path(__file__).resolve().parents[2]
 NOISY = """
 import os
 
@@ -42,14 +42,8 @@ def run(line, **more):
 
 def start(line, **more):
     """Runs one command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "lapace.apps.cli", *shlex.split(line)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **more.pop("env", {})},
-        check=False,
-        timeout=120,
-        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        | more,
-    )
+    usual = {"stdin": subprocess.DEVNULL, "text": False, "timeout": 120}
+    return python("-m", "lapace.apps.cli", *shlex.split(line), **usual | more)
 
 
 @cache
@@ -95,7 +89,7 @@ def test_a_result_that_does_not_fit_is_an_error(unbuffered, here):
         found = start(
             "explain m.lapace instances.csv --target yes -q --format csv",
             stdout=out,
-            env={"PYTHONUNBUFFERED": unbuffered},
+            env=environment(PYTHONUNBUFFERED=unbuffered),
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
         )
     assert Path("out.csv").stat().st_size == 100
@@ -132,17 +126,6 @@ def test_control_characters_of_a_file_do_not_reach_a_terminal(here, capsys):
     assert evil in written, "a file has what the table has"
 
 
-# --- rows ----------------------------------------------------------------------------------------
-
-
-def test_rows_that_cannot_be_read_are_named_also_when_quiet(here):
-    Path("instances.csv").write_text("a,b\n1,50\nx,60\n2,70\ny,80\n")
-    found = run("explain m.lapace instances.csv --target yes --pick nearest -q -o out.csv")
-    assert found.exit_code == 0
-    assert "2 instances could not be read: 1, 3. --format json has the reasons." in found.stderr
-    assert len(pd.read_csv("out.csv")) == 2
-
-
 # --- kills ---------------------------------------------------------------------------------------
 
 KILLED = """
@@ -161,12 +144,7 @@ def test_killed_before_the_new_explainer_is_there_the_old_pair_still_works(here)
     Path("m.skops").rename("user.skops")  # a file of the user's own
     fitted = small()[2]
     fitted.save("m.lapace", classifier="user.skops")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    assert python("-c", KILLED).returncode == -signal.SIGKILL
     explain = "explain m.lapace instances.csv --target yes -q --format csv"
     assert run(explain).exit_code == 0
     save_pair(fitted, Path("m.lapace"), None)
@@ -236,6 +214,7 @@ def mixed(here):
 @pytest.mark.parametrize("named", ["", "--id customer"])
 def test_in_chunks_the_result_is_that_of_one_call(named, mixed, monkeypatch):
     line = f"explain m.lapace mixed.csv {named} --target yes"
+    unread = f"2 instances could not be read: {'C04, C22' if named else '4, 22'}. --format json has"
     found = []
     for size in (1000, 7):
         monkeypatch.setattr("lapace.apps.cli.recourse.CHUNK", size)
@@ -243,16 +222,20 @@ def test_in_chunks_the_result_is_that_of_one_call(named, mixed, monkeypatch):
             run(f"{line} {more}") for more in ("--format csv", "", "--pick path --format csv -q")
         )
         assert csv.exit_code == text.exit_code == steps.exit_code == 0, csv.stderr
-        assert "2 instances could not be read: " in steps.stderr
+        assert unread in steps.stderr, "also when quiet"
         run(f"{line} -q -o out.parquet")
         frames = [pd.read_csv(StringIO(result.stdout)) for result in (csv, steps)]
         words = (csv.stderr, text.stdout, steps.stderr)
         found.append((words, [*frames, pd.read_parquet("out.parquet")]))
     (words, frames), (other_words, other_frames) = found
-    assert words == other_words
-    # A classifier's matrix products may differ in their last digits with the number of rows.
+    # Matrix products may differ in their last digits with the number of rows. So a row that is as
+    # dense as a training row may count that one or not: by one of 78 rows of the label.
+    typical = re.compile(r"(?<=more typical than )\d+(?=%)")
+    assert typical.sub("", str(words)) == typical.sub("", str(other_words))
     for whole, parts in zip(frames, other_frames, strict=True):
-        pd.testing.assert_frame_equal(whole, parts, rtol=1e-6)
+        np.testing.assert_allclose(whole["density"], parts["density"], atol=1.01 / 78)
+        rest = [each.drop(columns="density") for each in (whole, parts)]
+        pd.testing.assert_frame_equal(*rest, rtol=1e-6)
     best = small()[2].explain(mixed.drop(columns="customer"), target="yes").best()
     columns = ["instance", "a", "b", "distance", "probability"]
     pd.testing.assert_frame_equal(

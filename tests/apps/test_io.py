@@ -288,7 +288,7 @@ def test_files_that_cannot_be_written(tmp_path):
     frame = pd.DataFrame({"age": [31]})
     with pytest.raises(InputError, match=r"^'instances\.txt' is not written: files end in \.csv, "):
         write_frames([frame], tmp_path / "instances.txt")
-    with pytest.raises(InputError, match=r"^A list is not written\. Hand over a pandas, polars or"):
+    with pytest.raises(InputError, match=r"^A list is not written\. Pass a pandas, polars or"):
         write_frames([[{"a": 1}]], tmp_path / "instances.csv")
     with pytest.raises(InputError, match=r"^There is no folder '.*nowhere' to write 'instances\."):
         write_frames([frame], tmp_path / "nowhere" / "instances.csv")

@@ -104,6 +104,12 @@ def identity(rows: Any) -> Any:
     return rows
 
 
+def refused(sentence: str | None, spec: Any, **settings: Any) -> None:
+    """Loads what is no classifier that can be used."""
+    with pytest.raises(InputError, match=sentence):
+        load_classifier(spec, **settings)
+
+
 def fitted(model: Any) -> Explainer:
     return Explainer(model, n_prototypes=1, recipe=worlds.QUICK, device="cpu").fit(TABLE)
 
@@ -136,8 +142,7 @@ def test_an_object_of_a_module(tmp_path, monkeypatch):
         ("my_own_bank.inner:model", r"no module 'my_own_bank\.inner'"),
         ("my_broken_bank:model", "Importing 'my_broken_bank' raised RuntimeError: closed"),
     ]:
-        with pytest.raises(InputError, match=sentence):
-            load_classifier(spec)
+        refused(sentence, spec)
     assert sys.path == before
     del sys.modules["my_own_bank"]
 
@@ -159,17 +164,14 @@ def test_an_object_of_a_module(tmp_path, monkeypatch):
     ],
 )
 def test_what_names_no_classifier(spec, sentence):
-    with pytest.raises(InputError, match=sentence):
-        load_classifier(spec)
+    refused(sentence, spec)
 
 
 def test_a_file_of_another_kind(tmp_path):
     path = tmp_path / "model.txt"
     path.write_text("hello")
-    with pytest.raises(InputError, match=r"'model\.txt' is not a classifier's file"):
-        load_classifier(path)
-    with pytest.raises(InputError, match="There is no file"):
-        load_classifier(tmp_path)
+    refused(r"'model\.txt' is not a classifier's file", path)
+    refused("There is no file", tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -182,15 +184,12 @@ def test_pickles_are_refused_under_any_name(name, tmp_path, canary):
     for protocol in range(6):
         path.write_bytes(pickle.dumps(Canary(canary), protocol))
         what = r"is a pickle.*save_classifier.*ONNX.*unsafe_pickle" if protocol > 1 else None
-        with pytest.raises(InputError, match=what):
-            load_classifier(path)
+        refused(what, path)
     joblib.dump(Canary(canary), path, compress=3)
-    with pytest.raises(InputError):
-        load_classifier(path)
+    refused(None, path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("m/data.pkl", pickle.dumps(Canary(canary)))
-    with pytest.raises(InputError, match="is a pickle"):
-        load_classifier(path)
+    refused("is a pickle", path)
 
 
 def test_unsafe_pickle_loads_pickles(tmp_path):
@@ -202,12 +201,10 @@ def test_unsafe_pickle_loads_pickles(tmp_path):
         assert (again.predict(TABLE) == model.predict(TABLE)).all()
     mark = tmp_path / "mark"
     (tmp_path / "c.pkl").write_bytes(pickle.dumps(Canary(mark)))
-    with pytest.raises(InputError, match="holds an object of type NoneType"):
-        load_classifier(tmp_path / "c.pkl", unsafe_pickle=True)
+    refused("holds an object of type NoneType", tmp_path / "c.pkl", unsafe_pickle=True)
     assert mark.exists()  # so that its absence above means that nothing ran
     (tmp_path / "d.pkl").write_bytes(b"\x80\x04rubbish")
-    with pytest.raises(InputError, match="could not be unpickled"):
-        load_classifier(tmp_path / "d.pkl", unsafe_pickle=True)
+    refused("could not be unpickled", tmp_path / "d.pkl", unsafe_pickle=True)
 
 
 # ------------------------------------------------------------------------------------------------

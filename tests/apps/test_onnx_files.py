@@ -16,7 +16,17 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from test_loaders import CELLS, HIGH, LABELS, SCHEMA, TABLE, check_labels, explained, fitted
+from test_loaders import (
+    CELLS,
+    HIGH,
+    LABELS,
+    SCHEMA,
+    TABLE,
+    check_labels,
+    explained,
+    fitted,
+    refused,
+)
 
 from lapace import Explainer
 from lapace.apps.loaders import load_classifier
@@ -41,11 +51,15 @@ def converted(model: Any, folder: Path, inputs: Any = None, **options: Any) -> P
 
 
 def graph(folder: Path, nodes: Any, inputs: Any, outputs: Any, weights: Any = (), **meta: str):
-    """A graph made by hand, without any converter."""
+    """A graph made by hand, without any converter; inputs and outputs are shapes by name."""
     onnx = import_module("onnx")
     helper = onnx.helper
+    tensors = [
+        [helper.make_tensor_value_info(n, *shape) for n, shape in some.items()]
+        for some in (inputs, outputs)
+    ]
     made = helper.make_model(
-        helper.make_graph(nodes, "by hand", inputs, outputs, list(weights)),
+        helper.make_graph(nodes, "by hand", *tensors, list(weights)),
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
     )
@@ -55,28 +69,29 @@ def graph(folder: Path, nodes: Any, inputs: Any, outputs: Any, weights: Any = ()
     return path
 
 
+def numbers(*shape: Any) -> tuple[int, list[Any] | None]:
+    """Numbers in a shape; without one in any."""
+    return import_module("onnx").TensorProto.FLOAT, list(shape) or None
+
+
+def node(*words: Any, **attributes: Any) -> Any:
+    return import_module("onnx").helper.make_node(*words, **attributes)
+
+
 def line(folder: Path, *, last: str = "Softmax", rows: Any = None, **meta: str) -> Path:
     """A network of one layer: two classes, by the sign of a + b - 4."""
-    onnx = import_module("onnx")
-    helper, number = onnx.helper, onnx.TensorProto.FLOAT
-    array = onnx.numpy_helper.from_array
+    array = import_module("onnx").numpy_helper.from_array
     weights = [
         array(np.array([[0, 1], [0, 1]], dtype=np.float32), "w"),
         array(np.array([4, 0], dtype=np.float32), "c"),
     ]
     nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("Add", ["h", "c"], ["s"]),
-        helper.make_node(last, ["s"], ["y"]),
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Add", ["h", "c"], ["s"]),
+        node(last, ["s"], ["y"]),
     ]
-    return graph(
-        folder,
-        nodes,
-        [helper.make_tensor_value_info("x", number, [rows, 2])],
-        [helper.make_tensor_value_info("y", number, [rows, 2])],
-        weights,
-        **meta,
-    )
+    shape = numbers(rows, 2)
+    return graph(folder, nodes, {"x": shape}, {"y": shape}, weights, **meta)
 
 
 @pytest.mark.parametrize("zipmap", [True, False])
@@ -144,82 +159,54 @@ def test_a_network_made_by_hand(tmp_path):
 
 
 def test_a_network_that_takes_a_fixed_number_of_rows_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"takes 7 rows at a time.*a free first dimension"):
-        load_classifier(line(tmp_path, rows=7))
+    refused(r"takes 7 rows at a time.*a free first dimension", line(tmp_path, rows=7))
 
 
 @pytest.mark.parametrize("shape", [[None, 3, 4], [None, 1, 3, 4], [None, 12], ["n", "h", "w"]])
 def test_a_network_of_images(shape, tmp_path):
-    onnx = import_module("onnx")
-    helper, number = onnx.helper, onnx.TensorProto.FLOAT
-    weights = [helper.make_tensor("w", number, [12, 3], np.eye(12, 3).ravel().tolist())]
-    nodes = [
-        helper.make_node("Flatten", ["x"], ["f"]),
-        helper.make_node("MatMul", ["f", "w"], ["y"]),
-    ]
-    path = graph(
-        tmp_path,
-        nodes,
-        [helper.make_tensor_value_info("x", number, shape)],
-        [helper.make_tensor_value_info("y", number, [None, 3])],
-        weights,
-    )
+    array = import_module("onnx").numpy_helper.from_array
+    weights = [array(np.eye(12, 3, dtype=np.float32), "w")]
+    nodes = [node("Flatten", ["x"], ["f"]), node("MatMul", ["f", "w"], ["y"])]
+    path = graph(tmp_path, nodes, {"x": numbers(*shape)}, {"y": numbers(None, 3)}, weights)
     images = np.random.default_rng(0).random((20, 3, 4))
     loaded = load_classifier(path)
     assert list(loaded.predict(images)) == images.reshape(20, 12)[:, :3].argmax(axis=1).tolist()
 
 
 def test_counted_labels_are_named_by_the_metadata(tmp_path):
-    onnx = import_module("onnx")
-    helper, number = onnx.helper, onnx.TensorProto
-    nodes = [helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)]
-    tensors = (
-        [helper.make_tensor_value_info("x", number.FLOAT, [None, 2])],
-        [helper.make_tensor_value_info("y", number.INT64, [None])],
-    )
+    nodes = [node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)]
+    whole = import_module("onnx").TensorProto.INT64
+    tensors = {"x": numbers(None, 2)}, {"y": (whole, [None])}
     first = [int(b > a) for a, b in TABLE.to_numpy()]
     assert list(load_classifier(graph(tmp_path, nodes, *tensors)).predict(TABLE)) == first
     said = load_classifier(graph(tmp_path, nodes, *tensors, classes="[false, true]")).predict(TABLE)
     assert said == [bool(v) for v in first]
     assert {type(v) for v in said} == {bool}
-    with pytest.raises(InputError, match="not a JSON list of labels"):
-        load_classifier(graph(tmp_path, nodes, *tensors, classes="no"))
+    refused("not a JSON list of labels", graph(tmp_path, nodes, *tensors, classes="no"))
 
 
 def test_graphs_that_do_not_fit(tmp_path):
-    onnx = import_module("onnx")
-    helper, number = onnx.helper, onnx.TensorProto.FLOAT
     loaded = load_classifier(line(tmp_path))
-    with pytest.raises(
-        InputError, match="takes 2 values for each row, and the table has 3 columns"
-    ):
+    with pytest.raises(InputError, match="takes 2 values for each row, and the table has 3 col"):
         loaded.predict(TABLE.assign(c=1))
     with pytest.raises(ClassifierError, match="column 'b' holds text such as 'x'"):
         loaded.predict(TABLE.assign(b="x"))
     with pytest.raises(ClassifierError, match="gives NaN for row 0"):
         loaded.predict(TABLE.assign(a=np.nan))
-    one = graph(
-        tmp_path,
-        [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=1)],
-        [helper.make_tensor_value_info("x", number, [None, 2])],
-        [helper.make_tensor_value_info("y", number, None)],
-    )
+    total = node("ReduceSum", ["x"], ["y"], keepdims=1)
+    one = graph(tmp_path, [total], {"x": numbers(None, 2)}, {"y": numbers()})
     with pytest.raises(InputError, match="neither a label nor one column for each class"):
         load_classifier(one).predict(TABLE)
-    two = graph(
-        tmp_path,
-        [helper.make_node("Concat", ["p", "q"], ["y"], axis=1)],
-        [helper.make_tensor_value_info(n, number, [None, 2]) for n in "pq"],
-        [helper.make_tensor_value_info("y", number, [None, 4])],
-    )
+    both = node("Concat", ["p", "q"], ["y"], axis=1)
+    inputs = dict.fromkeys("pq", numbers(None, 2))
+    two = graph(tmp_path, [both], inputs, {"y": numbers(None, 4)})
     with pytest.raises(InputError, match="several inputs, and 'p' has more than one column"):
         load_classifier(two).predict(TABLE)
     path = tmp_path / "net.onnx"
     whole = line(tmp_path).read_bytes()
     for content in (b"", b"hello", whole[: len(whole) // 2], b"PK\x03\x04"):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"'net\.onnx' is not an ONNX file"):
-            load_classifier(path)
+        refused(r"'net\.onnx' is not an ONNX file", path)
 
 
 def test_a_network_is_copied_and_queried_from_many_threads(tmp_path):

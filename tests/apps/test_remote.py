@@ -117,6 +117,12 @@ def pauses(monkeypatch) -> list[float]:
 EXPECTED = ["high" if high else "low" for high in HIGH]
 
 
+def fails(sentence: str, url: str, **settings: Any) -> None:
+    """Queries a service that cannot be used."""
+    with pytest.raises(ClassifierError, match=sentence):
+        load_classifier(url, **settings).predict(TABLE)
+
+
 @pytest.mark.parametrize(
     "convert",
     [lambda t: t, pl.from_pandas, pa.Table.from_pandas, lambda t: t.to_dict("records")],
@@ -210,8 +216,7 @@ def test_large_tables_are_sent_in_parts(server, monkeypatch):
 )
 def test_invalid_responses(server, reply, sentence):
     server.reply = lambda rows: reply
-    with pytest.raises(ClassifierError, match=rf"classifier at {server.url} .*{sentence}"):
-        load_classifier(server.url).predict(TABLE)
+    fails(rf"classifier at {server.url} .*{sentence}", server.url)
     assert len(server.requests) == 1
 
 
@@ -249,12 +254,10 @@ def test_classes_must_not_change(server, monkeypatch):
 
 def test_an_error_status_is_reported_with_its_text_and_not_retried(server):
     server.reply = lambda rows: (422, '{"detail": "no column \'c\'"}')
-    with pytest.raises(ClassifierError, match=r"status 422: .*no column 'c'"):
-        load_classifier(server.url).predict(TABLE)
+    fails(r"status 422: .*no column 'c'", server.url)
     assert len(server.requests) == 1
     server.reply = lambda rows: (500, "<h1>x</h1>")
-    with pytest.raises(ClassifierError, match=r"responded with status 500: a web page\.$"):
-        load_classifier(server.url).predict(TABLE)
+    fails(r"responded with status 500: a web page\.$", server.url)
     assert len(server.requests) == 2
 
 
@@ -265,8 +268,7 @@ def test_a_busy_server_is_retried(server, status, pauses):
     assert load_classifier(server.url).predict(TABLE) == EXPECTED
     assert len(server.requests) == 3
     server.reply = lambda rows: (status, "later")
-    with pytest.raises(ClassifierError, match=f"status {status}: later"):
-        load_classifier(server.url).predict(TABLE)
+    fails(f"status {status}: later", server.url)
     assert len(server.requests) == 3 + remote.ATTEMPTS
     for pause, least in zip(pauses, [0.2, 0.4, 0.2, 0.4, 0.8, 1.6], strict=True):
         assert least <= pause <= least + remote.PAUSE
@@ -315,8 +317,7 @@ def test_a_connection_that_breaks_half_way(server, pauses):
         handler.close_connection = True
 
     server.handle = half
-    with pytest.raises(ClassifierError, match=r"broke off: .*Check that it runs"):
-        load_classifier(server.url).predict(TABLE)
+    fails(r"broke off: .*Check that it runs", server.url)
     assert len(server.requests) == remote.ATTEMPTS
 
     def once(handler: BaseHTTPRequestHandler) -> None:
@@ -353,41 +354,35 @@ def trickle(start: bytes, piece: bytes) -> Callable[..., None]:
 )
 def test_a_slow_server_has_a_deadline(server, respond_slowly):
     server.handle = lambda handler: respond_slowly(handler, server.released)
-    with pytest.raises(ClassifierError, match=r"did not respond within 0\.4 s"):
-        load_classifier(server.url, timeout=0.4).predict(TABLE)
+    fails(r"did not respond within 0\.4 s", server.url, timeout=0.4)
     assert not server.released.is_set()  # it would have gone on
 
 
 def test_retries_end_at_the_deadline(server, monkeypatch):
     monkeypatch.setattr(remote, "PAUSE", 60.0)
     server.reply = lambda rows: (429, "later")
-    with pytest.raises(ClassifierError, match=r"did not respond within 0\.3 s"):
-        load_classifier(server.url, timeout=0.3).predict(TABLE)
+    fails(r"did not respond within 0\.3 s", server.url, timeout=0.3)
 
 
 def test_an_unreachable_service(pauses):
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]
-    with pytest.raises(ClassifierError, match="could not be reached, or broke off"):
-        load_classifier(f"http://127.0.0.1:{port}/").predict(TABLE)
-    with pytest.raises(ClassifierError, match=r"could not be reached|did not respond"):
-        load_classifier("http://unreachable.invalid/", timeout=5).predict(TABLE)
+    fails("could not be reached, or broke off", f"http://127.0.0.1:{port}/")
+    fails(r"could not be reached|did not respond", "http://unreachable.invalid/", timeout=5)
 
 
 @pytest.mark.parametrize("status", [301, 307])
 def test_redirects_are_not_followed(server, status):
     server.handle = lambda handler: respond(handler, "", status, Location="/other")
-    with pytest.raises(ClassifierError, match="redirects elsewhere, and is not followed"):
-        load_classifier(server.url).predict(TABLE)
+    fails("redirects elsewhere, and is not followed", server.url)
     assert server.paths == ["/predict"]
 
 
 def test_a_response_has_a_largest_size(server, monkeypatch):
     monkeypatch.setattr(remote, "LARGEST", 2**20)
     server.reply = lambda rows: (200, b" " * (2**20 + 1))
-    with pytest.raises(ClassifierError, match="responded with more than 1 MiB"):
-        load_classifier(server.url).predict(TABLE)
+    fails("responded with more than 1 MiB", server.url)
 
 
 def test_credentials_are_sent(server, monkeypatch):

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from test_cli_outputs import ROOT, run
 from test_cli_outputs import here as here  # noqa: PLC0414  a fixture
+from test_cli_outputs import run
+
+from tests.processes import environment, python
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/task").exists(), reason="looks up processes in /proc"
@@ -50,7 +52,7 @@ def serving(line="serve m.lapace --port 0 --workers 2"):
     """A server in processes of its own, and its address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lapace.apps.cli", *line.split()],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env=environment(),
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -147,19 +149,8 @@ def test_workers_end_with_the_first_process_and_at_an_interruption(here):
 
 def test_what_cannot_start_is_said_once(here):
     Path("m.skops").unlink()
-    found = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "lapace.apps.cli",
-            *["serve", "m.lapace", "--port", "0", "--workers", "3"],
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    line = "serve m.lapace --port 0 --workers 3"
+    found = python("-m", "lapace.apps.cli", *line.split(), timeout=120)
     assert found.returncode == 2
     assert found.stderr.count("lapace: ") == 1
     assert "m.skops" in found.stderr

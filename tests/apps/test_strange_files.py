@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 import zipfile
 from importlib import import_module
@@ -21,14 +20,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from test_cli_outputs import here as here  # noqa: PLC0414  a fixture
 from test_cli_outputs import small
-from test_loaders import zip_members, zipped
+from test_loaders import refused, zip_members, zipped
 from test_onnx_files import line
 
 from lapace import Explainer, InputError
-from lapace.apps.loaders import load_classifier, open_referred, refer_to
+from lapace.apps.loaders import open_referred, refer_to
 from lapace.files import VARIABLE
+from tests.processes import python
 
-ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES, MOST_SECONDS = 10**9, 10.0
 LOADED = """
 import resource, sys
@@ -50,13 +49,7 @@ print(int(status["VmHWM"].split()[0]) * 1024, used.ru_utime + used.ru_stime)
 
 def load_apart(path: Path) -> str:
     """What loading a file says, in a process of its own that stays within bounds."""
-    found = subprocess.run(
-        [sys.executable, "-c", LOADED, str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    found = python("-c", LOADED, path, check=True)
     *said, used = found.stdout.splitlines()
     memory, seconds = map(float, used.split())
     assert memory < MOST_BYTES
@@ -178,8 +171,7 @@ def test_a_followed_classifier_is_a_plain_file_of_its_folder(here, tmp_path_fact
 
 @pytest.mark.needs("onnx")
 def test_a_graph_of_a_billion_rows_at_a_time_is_refused(tmp_path):
-    with pytest.raises(InputError, match="takes 1000000000 rows at a time"):
-        load_classifier(line(tmp_path, rows=10**9))
+    refused("takes 1000000000 rows at a time", line(tmp_path, rows=10**9))
 
 
 @pytest.mark.needs("onnx")
@@ -203,12 +195,10 @@ def test_weights_elsewhere_are_found_wherever_a_graph_has_them(tmp_path, monkeyp
         else:
             del other.graph.node[0]
         Path("net.onnx").write_bytes(other.SerializeToString())
-        with pytest.raises(InputError, match="keeps weights in another file"):
-            load_classifier("net.onnx")
+        refused("keeps weights in another file", "net.onnx")
 
 
 def test_onnxruntimes_own_format_is_refused(tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(b"\x08\x00\x00\x00ORTM" + bytes(50))
-    with pytest.raises(InputError, match=r"'m\.onnx' is not an ONNX file"):
-        load_classifier(path)
+    refused(r"'m\.onnx' is not an ONNX file", path)

@@ -351,7 +351,7 @@ def _limits_that_cannot_hold(visitor):
     page.get_by_role("button", name="More limits on Savings").click()
     page.locator("#limit-savings .bounds input").last.fill("-5")
     page.locator("#limit-savings .bounds input").last.press("Tab")
-    page.locator(".limit .problem", has_text="No value keeps to this").wait_for()
+    page.locator(".limit .problem", has_text="No known value is within this limit").wait_for()
     page.locator("#limit-savings .bounds input").last.fill("")
     page.locator("#limit-savings .bounds input").last.press("Tab")
     page.locator("#typed").fill("changes <= 0")

@@ -206,17 +206,10 @@ class Cohort:
     @property
     def p_answered(self) -> float:
         """The same chance for the shares of instances with an answer (chi-squared)."""
-        tried = self._group[self._tried]
-        answered = self._group[self._answers.instance]
-        table = np.array(
-            [
-                ((answered == name).sum(), (tried == name).sum() - (answered == name).sum())
-                for name in np.unique(tried)
-            ]
-        ).reshape(-1, 2)
-        if len(table) < 2 or (table.sum(axis=0) == 0).any():
-            return float("nan")
-        return float(stats.chi2_contingency(table).pvalue)
+        tried = np.flatnonzero(self._tried)
+        answered = np.isin(tried, self._answers.instance)
+        table = stats.contingency.crosstab(self._group[tried], answered).count
+        return float(stats.chi2_contingency(table).pvalue) if min(table.shape) > 1 else float("nan")
 
     @property
     def sentences(self) -> list[str]:

@@ -104,6 +104,7 @@ def _process_settings() -> Iterator[None]:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    os.environ.setdefault("MPLBACKEND", "Agg")  # pictures are files: no window is opened
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

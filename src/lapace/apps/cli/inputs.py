@@ -198,7 +198,7 @@ def read_labels(table: Table, name: str | None) -> list[Level]:
     if not isinstance(values, Coded):
         labels = [int(label) for label in labels]
     if not labels:
-        raise InputError("The table has no rows. Hand over at least a few hundred.")
+        raise InputError("The table has no rows. It needs at least a few hundred.")
     if len(set(labels)) < 2:
         raise InputError(f"Column '{name}' has one label only, {labels[0]!r}: nothing to learn.")
     return labels

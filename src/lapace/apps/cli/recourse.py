@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -150,7 +149,7 @@ def _note_other_labels(disagree: dict[str, list[str]]) -> None:
         more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
         note(
             f"Column '{column}' has another label than the classifier predicts for instance "
-            f"{', '.join(listed[:NAMED])}{more}. The prediction is explained."
+            f"{', '.join(listed[:NAMED])}{more}. lapace explains what the classifier predicts."
         )
 
 
@@ -158,10 +157,11 @@ def _count(explanation: Explanation, statuses: Counter[str], names: dict[str, li
     """Counts instances by status, and names the first few of each."""
     from lapace.table import spelling
 
-    for instance in explanation:
-        statuses[instance.status] += 1
-        if statuses[instance.status] <= NAMED:
-            names.setdefault(instance.status, []).append(spelling(instance.name))
+    statuses.update(explanation.status)
+    for i, status in enumerate(explanation.status):
+        listed = names.setdefault(status, [])
+        if len(listed) < NAMED:
+            listed.append(spelling(explanation[i].name))
 
 
 def _note_statuses(
@@ -195,7 +195,6 @@ def _letter_writer(
     """A function that writes letters; annexes name the files they rest on by their hashes."""
     if folder is None:
         return lambda *_, **__: None
-    os.environ.setdefault("MPLBACKEND", "Agg")  # files are written, no window is opened
     from lapace import __version__
     from lapace.apps.letters import Words, write_letters
     from lapace.apps.loaders import without_secrets
@@ -246,7 +245,6 @@ def cohort(
         show(Padding(rendering.grid(columns), (0, 0, 1, 0)))
     if where is None:
         return
-    os.environ.setdefault("MPLBACKEND", "Agg")
     if where.suffix.lower() == ".html":
         compared.to_html(where)
     else:
@@ -314,7 +312,6 @@ def plot(
         raise InputError("A path starts at an instance: name a table of INSTANCES as well.")
     sources = [model.path, instances or model.path]
     output = writable_file(output or Path(f"{kind}.png"), sources, PICTURES)
-    os.environ.setdefault("MPLBACKEND", "Agg")  # a file is written, no window is opened
     from lapace import plots
 
     if kind == "path":

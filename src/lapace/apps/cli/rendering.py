@@ -22,11 +22,11 @@ MARKS = {
 }
 
 
-def grid(columns: Mapping[str, Sequence[Any]], title: str | None = None, **options: Any) -> Table:
-    """A plain table of columns by name; `options` are those of each column."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+def grid(columns: Mapping[str, Sequence[Any]]) -> Table:
+    """A plain table of columns by name."""
+    table = Table(box=None, pad_edge=False)
     for name in columns:
-        table.add_column(Text(name), **options)
+        table.add_column(Text(name))
     for row in zip(*columns.values(), strict=True):
         table.add_row(*(Text(str(cell)) for cell in row))
     return table
@@ -92,7 +92,8 @@ def _about(rows: Counterfactuals, row: int) -> str:
         parts.append(f"prototype {number}" if number >= 0 else f"sampled endpoint {-number}")
     parts += [f"probability {probability:.2f}"] if _is_known(probability) else []
     parts.append(f"distance {rows.distance[row]:.2f}")
-    parts += [f"more typical than {density:.0%} of training rows"] if _is_known(density) else []
+    if _is_known(density):
+        parts.append(f"more typical than {density:.0%} of training rows with that label")
     parts += [f"mark: {rows.mark[row]}"] if rows.mark[row] else []
     return ", ".join(parts)
 

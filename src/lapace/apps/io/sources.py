@@ -135,13 +135,15 @@ class TableSource:
         codes: set[int] = set()
         mark = re.escape(self.separator)
         padded = re.compile(rf'(?:^|{mark})"?0\d+"?(?:{mark}|\s*$)')  # 01234
+        inside = re.compile(rf"{mark}0\d")  # found five times faster, and rare
         with self.explaining_errors(), self.open_text() as lines:
             flagged = False
 
             def looked_at() -> Iterator[str]:
                 nonlocal flagged
                 for line in self.bounded(lines):
-                    flagged = flagged or padded.search(line) is not None
+                    likely = line[0] == "0" or '"0' in line or inside.search(line)
+                    flagged = flagged or bool(likely and padded.search(line))
                     yield line
 
             reader = csv.reader(looked_at(), delimiter=self.separator)

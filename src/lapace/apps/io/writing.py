@@ -161,7 +161,7 @@ def _plain_columns(frame: Any) -> nw.DataFrame[Any]:
     kind = type(frame).__module__.partition(".")[0]
     if kind not in ("pandas", "polars", "pyarrow"):
         raise InputError(
-            f"A {type(frame).__name__} is not written. Hand over a pandas, polars or pyarrow frame."
+            f"A {type(frame).__name__} is not written. Pass a pandas, polars or pyarrow frame."
         )
     if kind == "pandas":
         frame = frame.reset_index(drop=all(n is None for n in frame.index.names))

@@ -95,13 +95,13 @@ class Letter:
         about = f"{self.words.predicted}: the" if self.words.predicted else "The"
         decided = f"{about} computer system's answer in your case is “{self.label}”."
         if self.status == "already_target":
-            return (f"{decided} That is the answer asked about: nothing has to change.",)
+            return (f"{decided} That is already the answer wanted: nothing has to change.",)
         if not self.ways:
             return f"{decided} No way to {goal} was found.", self.reason
         many = ("a way", "two different ways", "three different ways")[len(self.ways) - 1]
         shown = f"This letter shows {many} to {goal}"
         if not self.reliable:
-            return (f"{decided} {shown}, but nothing was found that can be relied on.",)
+            return (f"{decided} {shown}, but no way was found that you can rely on.",)
         enough = "" if len(self.ways) == 1 else "; any one of them is enough"
         return (f"{decided} {shown}{enough}.",)
 
@@ -121,7 +121,9 @@ class Letter:
         sections = {
             "What stays": " ".join(stays),
             "The figures": self.figures,
-            "What is next": wording.next_steps(self.status, self.words, reliable=self.reliable),
+            "What happens next": wording.next_steps(
+                self.status, self.words, reliable=self.reliable
+            ),
             "Questions": f"{contact}. Please name case {self.name}.",
         }
         return {heading: text for heading, text in sections.items() if text}
@@ -192,7 +194,7 @@ def letter(
         status=instance.status,
         reason=wording.reason(instance, said),
         ways=_ways_of_a_page(tuple(_way(rows, row, said) for row in range(len(rows)))),
-        fixed=clauses.fixed(constraints, said),
+        fixed=clauses.fixed(constraints, whole.schema, said),
         limits=clauses.limits(constraints, whole.schema, said),
         figures=wording.figures(rows),
         date=_day(date),

@@ -52,27 +52,27 @@ class Clause(NamedTuple):
     predicate: str
 
 
-def fixed(constraints: Iterable[Constraint], words: Words) -> tuple[str, ...]:
+def fixed(constraints: Iterable[Constraint], schema: Schema, words: Words) -> tuple[str, ...]:
     """Returns the columns that are kept as they are, each with the note that says why."""
     notes = {
         clause.subject: constraint.note
         for constraint in constraints
-        for clause in clauses(constraint, None, words)
+        for clause in clauses(constraint, schema, words)
         if clause.column and clause.predicate == STAYS
     }
     return tuple(subject + (f" ({note})" if note else "") for subject, note in notes.items())
 
 
-def limits(
-    constraints: Iterable[Constraint], schema: Schema | None, words: Words
-) -> tuple[str, ...]:
+def limits(constraints: Iterable[Constraint], schema: Schema, words: Words) -> tuple[str, ...]:
     """Returns the other limits in words, one for each column, each with the notes that say why.
 
     Examples:
         >>> from lapace.constraints import parse_all
+        >>> names = ("bmi", "sugar", "age", "rent", "income", "job", "tenure")
+        >>> schema = Schema.infer([dict.fromkeys(names, i % 50 / 2) for i in range(99)])
         >>> rules = ["bmi <= original", "bmi >= original - 3", "sugar <= original + 1.5",
         ...          "fixed age", "2*rent <= income", "if job changes then tenure == 0"]
-        >>> for sentence in limits(parse_all(rules), None, Words()):
+        >>> for sentence in limits(parse_all(rules), schema, Words()):
         ...     print(sentence)
         bmi may only go down and may fall by at most 3
         sugar may rise by at most 1.5
@@ -93,13 +93,13 @@ def limits(
     )
 
 
-def in_words(constraint: Constraint, schema: Schema | None, words: Words) -> str:
+def in_words(constraint: Constraint, schema: Schema, words: Words) -> str:
     """Returns one constraint as a sentence, without its note."""
     parts = clauses(constraint, schema, words)
     return joined([f"{part.subject} {part.predicate}".strip() for part in parts])
 
 
-def clauses(constraint: Constraint, schema: Schema | None, words: Words) -> list[Clause]:
+def clauses(constraint: Constraint, schema: Schema, words: Words) -> list[Clause]:
     """Returns what a constraint says; its own text where there are no plain words for it."""
     match constraint:
         case ChangeLimit(most):
@@ -137,7 +137,7 @@ def _side_words(side: Side, words: Words) -> str:
     return text.removeprefix(" + ").strip()
 
 
-def _about_columns(constraint: Constraint, schema: Schema | None) -> list[tuple[str, str]]:
+def _about_columns(constraint: Constraint, schema: Schema) -> list[tuple[str, str]]:
     """Returns columns and what is said of each; nothing where one clause is about several."""
     match constraint:
         case Shorthand(word, features):
@@ -159,7 +159,7 @@ def _about_columns(constraint: Constraint, schema: Schema | None) -> list[tuple[
 
 
 def _compared(
-    left: Side, relation: Relation, right: Side, schema: Schema | None
+    left: Side, relation: Relation, right: Side, schema: Schema
 ) -> tuple[str, str] | None:
     """Returns a column and what a comparison says of it; None where it is about more than one."""
     if isinstance(left, Linear) and not left.terms:
@@ -167,7 +167,8 @@ def _compared(
     if not isinstance(left, Linear):
         return None
     level = right.name if isinstance(right, Category) else right.word
-    if left.word and level and (isinstance(right, Category) or _is_level(level, schema)):
+    is_category = isinstance(right, Category) or level not in schema.names  # and no column
+    if left.word and level and is_category:
         is_ = {"==": "is", "!=": "is not"}.get(relation, f"is {BOUNDS[relation]}")
         return left.word, f"{is_} {level}"
     return (
@@ -175,12 +176,7 @@ def _compared(
     )
 
 
-def _is_level(word: str, schema: Schema | None) -> bool:
-    """Whether a bare word is a category and not a column."""
-    return schema is not None and word not in schema.names
-
-
-def _bounded(apart: Linear, relation: Relation, schema: Schema | None) -> tuple[str, str] | None:
+def _bounded(apart: Linear, relation: Relation, schema: Schema) -> tuple[str, str] | None:
     """Says `x <= 3` and `x <= original + 3`, given the difference of the two sides."""
     now = [term for term in apart.terms if not term.original]
     own = [term for term in apart.terms if term.original]
@@ -189,17 +185,11 @@ def _bounded(apart: Linear, relation: Relation, schema: Schema | None) -> tuple[
     name, scale = now[0].feature, now[0].coefficient
     relation = MIRROR[relation] if scale < 0 else relation
     number = -apart.constant / scale + 0.0
+    feature = schema[name]
     if not own:
-        known = schema is not None and schema[name].kind == "continuous"
-        text = schema[name].text(number) if schema is not None and known else f"{number:.12g}"
+        text = feature.text(number) if feature.kind == "continuous" else f"{number:.12g}"
         return name, f"is {BOUNDS[relation]} {text}"
     if own[0].coefficient != -scale or relation not in FROM_TODAY:
         return None
     clause = FROM_TODAY[relation][0 if number < 0 else 2 if number > 0 else 1]
-    return name, clause.format(_amount(name, abs(number), schema))
-
-
-def _amount(name: str, number: float, schema: Schema | None) -> str:
-    if schema is None or schema[name].kind != "continuous":
-        return f"{number:.12g}"
-    return amount_text(number, schema[name])
+    return name, clause.format(amount_text(abs(number), feature))

@@ -10,25 +10,24 @@ from lapace.apps.letters.clauses import in_words
 from lapace.apps.letters.words import Words
 from lapace.constraints import Constraint, System, parse, parse_all
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation, Move, WhyNot
-from lapace.schema import Schema
 from lapace.why_not.relaxation import joined
 
 __all__ = [
-    "NOTICE", "constraints_of", "figures", "move_words", "needed_moves", "next_steps", "notes",
-    "reason", "usual",
+    "NOTICE", "constraints_of", "figures", "needed_moves", "next_steps", "notes", "reason", "usual",
 ]  # fmt: skip
 
 FAR = 0.5  # share of all cases between two values of a number from which that is a long way
 RARE, COMMON = 0.05, 0.25  # densities below which a row is called unusual, less usual
-CAUTION = "Few cases with that answer look like this: treat this way with caution."
+CAUTION = "Few cases with that answer look like this one, so be careful with this way."
 FIGURES = (
-    "How sure the system is of its own answer, and how many later versions of it (taught with "
-    "newer cases) keep to it, says nothing about how likely it is that a change succeeds."
+    "The figures are about the system's answer: how sure it is of it, and how many later versions "
+    "of the system, taught with newer cases, give the same one. They do not say how likely it is "
+    "that you can make a change."
 )
 NOTICE = (
     "This letter is advice on what could be changed. It is not the legal reason for any decision, "
-    "and no promise of a later one: the system and circumstances change, and what goes together in "
-    "past cases need not be a cause."
+    "and it does not promise a later one: the system and your circumstances may change. What goes "
+    "together in past cases need not be a cause."
 )
 
 
@@ -44,7 +43,7 @@ def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
     mark, share, sentences = str(rows.mark[row]), rows.survival[row], []
     if "edge" in mark:
         sentences.append(
-            "This way only just leads there: a small difference could turn the answer back, so do "
+            "This way only just leads there. A small difference could turn the answer back, so do "
             "not rely on it."
         )
     else:
@@ -53,7 +52,7 @@ def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
         if not np.isnan(rows.probability[row]):
             sentences.append(f"{sure} “{words.label(rows.label[row])}”.")
         if not np.isnan(share):
-            sentences.append(f"{often} later versions of the system keep that answer.")
+            sentences.append(f"{often} later versions of the system give the same answer.")
     said = (" ".join(sentences),) if sentences else ()
     rare = usual(rows.density[row], mark) == "very unusual"
     before, features = rows.instances[rows.instance[row]], rows.schema.features
@@ -101,29 +100,28 @@ def usual(density: float, mark: str = "") -> str:
 
 def reason(instance: InstanceExplanation, words: Words) -> str:
     """Says why there is no way, and which limit would have to be relaxed; else empty."""
-    why = instance.why_not
+    why, schema = instance.why_not, instance.explanation.schema
     if instance.status == "infeasible":
         sentence = "The limits below cannot all be kept in this case, whatever the answer"
-        schema = instance.explanation.schema
         clash = [f"“{in_words(constraint, schema, words)}”" for constraint in _clash(instance)]
         sentence += f": {joined(clash)} contradict each other." if len(clash) > 1 else "."
         sentence += f" {clash[0]} alone cannot be kept." if len(clash) == 1 else ""
     elif instance.status == "none_found":
         sentence = (
-            "None of the many changes that were tried leads there while the limits below are kept. "
-            "That is no proof that there is no way."
+            "Many changes were tried within the limits below, and none of them leads there. That "
+            "does not prove that there is no way."
         )
     else:
         return ""
-    moves = needed_moves(why) if why is not None else []
     steps = []
-    for move in moves:
-        now, relaxed = move_words(move, instance.explanation.schema, words)
+    for move in needed_moves(why) if why is not None else ():
+        now = in_words(parse(move.constraint), schema, words)
+        relaxed = in_words(parse(move.relaxed), schema, words) if move.relaxed else ""
         steps.append(f"“{now}” became “{relaxed}”" if relaxed else f"“{now}” were left out")
     if why is not None and steps:
         # If constraints contradict each other one of them has to give way, otherwise all of these.
         how = (" or " if why.clash else " and ").join(steps)
-        sentence += f" It would be otherwise if {how}."
+        sentence += f" This would be different if {how}."
     return sentence
 
 
@@ -143,8 +141,8 @@ def next_steps(status: str, words: Words, *, reliable: bool) -> str:
     if not reliable:
         first = "Ask before you change anything. " if status == "answered" else ""
         return (
-            f"{first}You can ask whether one of the limits can be loosened in your case; then this "
-            "can be worked out again."
+            f"{first}You can ask whether one of the limits can be loosened in your case. Then the "
+            "ways can be worked out again."
         )
     return words.next_steps or (
         "Nothing changes by itself. Once you have made the changes, ask for a new decision: your "
@@ -155,15 +153,6 @@ def next_steps(status: str, words: Words, *, reliable: bool) -> str:
 def needed_moves(why: WhyNot) -> list[Move]:
     """Returns the moves that change their constraint."""
     return [move for move in why.moves if move.relaxed != move.constraint]
-
-
-def move_words(move: Move, schema: Schema, words: Words) -> tuple[str, str]:
-    """Returns a constraint in words, and relaxed; empty where it has to be left out."""
-    now, relaxed = (
-        in_words(parse(text), schema, words) if text else ""
-        for text in (move.constraint, move.relaxed or "")
-    )
-    return now, relaxed
 
 
 def constraints_of(explanation: Explanation) -> Sequence[Constraint]:

@@ -11,6 +11,7 @@ import hmac
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
@@ -61,13 +62,14 @@ def error_response(error: HTTPException) -> JSONResponse:
     return JSONResponse({"error": sentence}, error.status_code, error.headers)
 
 
+@dataclass(frozen=True)
 class AccessMiddleware:
     """Checks Host, Origin and token; counts and logs responses; answers what fails or is cut short.
 
     Written by hand: dependencies of FastAPI run after the body has been read, and Starlette's
     middleware for hosts responds in plain text, on `/healthz` too.
 
-    Args:
+    Attributes:
         app: The application behind it.
         tokens: What `Authorization: Bearer …` must carry; None asks for no token.
         hosts: Names the Host header may have; empty for any. Without them a web page whose host
@@ -78,22 +80,12 @@ class AccessMiddleware:
             of a token; those without one are sent to `login` under it.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        tokens: Tokens | None = None,
-        hosts: Sequence[str] = (),
-        metrics: Metrics,
-        log_requests: bool = False,
-        pages: str = "",
-    ) -> None:
-        self.app = app
-        self.tokens = tokens
-        self.hosts = {host.lower() for host in hosts}
-        self.metrics = metrics
-        self.log_requests = log_requests
-        self.pages = pages
+    app: ASGIApp
+    tokens: Tokens | None
+    hosts: Sequence[str]
+    metrics: Metrics
+    log_requests: bool
+    pages: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request, or the opening of one websocket."""
@@ -146,8 +138,9 @@ class AccessMiddleware:
     def _check(self, scope: Scope, headers: Headers) -> str:
         """Returns the name of the token's holder, empty without tokens; raises where refused."""
         host = headers.get("host", "")
-        if self.hosts and re.sub(r":\d*$", "", host).lower() not in self.hosts:
-            names = ", ".join(sorted(self.hosts))
+        hosts = sorted({name.lower() for name in self.hosts})
+        if hosts and re.sub(r":\d*$", "", host).lower() not in hosts:
+            names = ", ".join(hosts)
             raise HTTPException(403, f"The Host header must name this server: {names}.")
         if scope["type"] == "websocket" or scope.get("method") == "POST":
             origin = headers.get("origin")
@@ -178,7 +171,7 @@ class AccessMiddleware:
             return str(name)
         if scope["type"] == "http" and scope["method"] == "GET" and "/_" not in scope["path"]:
             raise HTTPException(303, "Log in first.", {"Location": login})
-        raise HTTPException(401, "The session is missing or over. Log in again.")
+        raise HTTPException(401, "There is no session, or it has ended. Log in again.")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -199,14 +192,14 @@ class Tokens:
 
     def __init__(self, named: Mapping[str, str]) -> None:
         if not named:
-            raise InputError("token holds none. Give one, or None to ask for none.")
+            raise InputError("token is empty. Give one, or None if no token is needed.")
         for name, token in named.items():
             if not (isinstance(token, str) and TOKEN.fullmatch(token)):
                 raise InputError(
                     "token must be a text of visible ASCII characters, without spaces."
                 )
             if not NAME.fullmatch(name):
-                raise InputError(f"'{name}' names no token: use letters, digits, . _ and -.")
+                raise InputError(f"'{name}' cannot name a token: use letters, digits, . _ and -.")
         self._digests = {name: _digest(token) for name, token in named.items()}
 
     def find(self, token: str) -> str | None:
@@ -241,12 +234,14 @@ def read_tokens(file: Path) -> dict[str, str]:
         name, _, token = text.partition(":")
         if not (NAME.fullmatch(name) and TOKEN.fullmatch(token)) or name in tokens:
             raise InputError(
-                f"Line {number} of the file of tokens '{file.name}' is not understood. Write "
+                f"Line {number} of the file of tokens '{file.name}' cannot be read. Write "
                 "name:token, each name once, the token in visible ASCII characters."
             )
         tokens[name] = token
     if not tokens:
-        raise InputError(f"The file of tokens '{file.name}' has none. Write lines of name:token.")
+        raise InputError(
+            f"The file of tokens '{file.name}' has no token. Write lines of name:token."
+        )
     return tokens
 
 

@@ -61,7 +61,7 @@ class SearchSettings(RequestModel):
     n_best: int = Field(Search().n_best, ge=1, le=MAX_BEST)
     n_starts: int = Field(Search().n_starts, ge=1, le=MAX_STARTS)
     stable: bool = Search().stable
-    enforce: Literal["exact", "naive", "latent"] = Search().enforce
+    enforce: Literal["exact", "latent"] = Search().enforce
 
 
 class ExplainRequest(RequestModel):

@@ -103,8 +103,8 @@ class WorkQueue:
             log.warning("A request took more than %g seconds.", self.timeout)
             raise HTTPException(
                 504,
-                f"The explanation took more than {self.timeout:g} seconds, its wait and the "
-                "classifier's part included. Send fewer instances or fewer steps.",
+                f"The explanation took more than {self.timeout:g} seconds, the time in "
+                "the queue included. Send fewer instances or fewer steps.",
             ) from None
         finally:
             if call.cancelled():  # its thread goes on

@@ -42,7 +42,7 @@ def describe(schema: Schema, rules: Sequence[Constraint] = ()) -> list[Json]:
         schema: The columns; the scales come from their histograms, as shares of the highest bar.
         rules: Constraints that always hold: a column that one of them fixes is locked.
     """
-    locked = locks(rules)
+    locked = locks(rules, schema)
     return [_column(feature, locked.get(feature.name, "")) for feature in schema.features]
 
 
@@ -127,17 +127,19 @@ def place(feature: Feature, cell: float) -> float | None:
     return round(float(np.clip((cell - low) / (high - low or 1.0), 0, 1)), 3)
 
 
-def locks(rules: Iterable[Constraint]) -> dict[str, str]:
+def locks(rules: Iterable[Constraint], schema: Schema) -> dict[str, str]:
     """Columns that a rule keeps (`keep`), or lets rise (`up`) or fall (`down`) only.
 
     Examples:
-        >>> from lapace.constraints import parse
-        >>> locks([parse("fixed age, sex"), parse("income >= original"), parse("rent <= 9")])
+        >>> from lapace.constraints import parse_all
+        >>> names = ("age", "sex", "income", "rent")
+        >>> schema = Schema.infer([dict.fromkeys(names, i % 50) for i in range(99)])
+        >>> locks(parse_all(["fixed age, sex", "income >= original", "rent <= 9"]), schema)
         {'age': 'keep', 'sex': 'keep', 'income': 'up'}
     """
     locked: dict[str, str] = {}
     for rule in rules:
-        for name, _, predicate in clauses(rule, None, PLAIN):
+        for name, _, predicate in clauses(rule, schema, PLAIN):
             if name and predicate in LOCKS:
                 lock = LOCKS[predicate]
                 locked[name] = lock if locked.get(name, lock) == lock else "keep"
@@ -208,7 +210,7 @@ def _check(feature: Feature, cell: float, *, tried: bool) -> None:
         return
     if feature.kind != "continuous":
         if tried and cell >= len(feature.categories):
-            raise ValueError("This is known from your details only: choose another.")
+            raise ValueError("Only your own details have this value. Choose another.")
         return
     low, high = feature.lower, feature.upper
     texts = feature.text(low), feature.text(high)
@@ -230,7 +232,7 @@ def read_value(feature: Feature, value: Any) -> float:
     if feature.categories:
         code = int(value) if str(value).isdecimal() else -1
         if not 0 <= code < len(feature.levels):
-            raise ValueError("Choose one of the list.")
+            raise ValueError("Choose one from the list.")
         return float(code)
     if feature.is_date:
         if not re.fullmatch(r"\d{4}-\d\d-\d\d", str(value)):

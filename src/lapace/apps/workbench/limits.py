@@ -40,20 +40,23 @@ class LimitQuery:
     """A visitor's limits as arguments of `Explainer.explain`.
 
     Attributes:
-        constraints: As the constraint language prints them.
-        sources: For each, the column and part of the limits it comes from: `("income", "high")`,
-            `("", "most")`, `("", "typed")`.
+        sources: For each constraint, as the constraint language prints it, the column and part of
+            the limits it comes from: `("income", "high")`, `("", "most")`, `("", "typed")`.
         costs: The weight of each column that has one.
         target: The label wanted; None to leave it to the library.
         problems: What cannot be used, and a sentence: `limit:income` for a column's limits,
             `typed:…` for a typed line.
     """
 
-    constraints: tuple[str, ...] = ()
-    sources: tuple[tuple[str, str], ...] = ()
+    sources: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     costs: Mapping[str, float] = field(default_factory=dict)
     target: Any = None
     problems: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The constraints alone."""
+        return tuple(self.sources)
 
 
 def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any]) -> LimitQuery:
@@ -98,18 +101,13 @@ def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any])
             typed_here = part == "typed"
             sentence = str(error) if typed_here else _out_of_range(schema[name])
             problems.append((f"typed:{text}" if typed_here else f"limit:{name}", sentence))
-    return LimitQuery(
-        tuple(constraints),
-        tuple(constraints.values()),
-        costs,
-        _target(limits.get("target"), labels),
-        tuple(problems),
-    )
+    target = _target(limits.get("target"), labels)
+    return LimitQuery(constraints, costs, target, tuple(problems))
 
 
 def _out_of_range(feature: Feature) -> str:
     texts = feature.text(feature.lower), feature.text(feature.upper)
-    return "No value keeps to this: known values go from {} to {}.".format(*texts)
+    return "No known value is within this limit. Known values go from {} to {}.".format(*texts)
 
 
 def _target(value: Any, labels: Sequence[Any]) -> Any:
@@ -170,12 +168,17 @@ def differences(before: LimitQuery, after: LimitQuery, schema: Schema) -> list[J
 
     `now` is what the first says, `then` what the second says instead; one of them may be empty.
     """
-    old, new = (list(zip(q.constraints, q.sources, strict=True)) for q in (before, after))
+    old, new = before.sources, after.sources
     found = []
-    for place in dict.fromkeys(name for _, (name, _) in (*old, *new)):
+    for place in dict.fromkeys(name for name, _ in (*old.values(), *new.values())):
         mine, other = (
-            [c for text, (n, _) in q if n == place for c in clauses(parse(text), schema, PLAIN)]
-            for q in (old, new)
+            [
+                clause
+                for text, (name, _) in sources.items()
+                if name == place
+                for clause in clauses(parse(text), schema, PLAIN)
+            ]
+            for sources in (old, new)
         )
         now = _words(c for c in mine if c not in other)
         then = _words(c for c in other if c not in mine)
@@ -219,9 +222,8 @@ def loosened(
         start: The visitor's row.
     """
     after: Json = deepcopy(dict(limits))
-    sources = dict(zip(query.constraints, query.sources, strict=True))
     for move in moves:
-        name, part = sources[move.constraint]
+        name, part = query.sources[move.constraint]
         relaxed = parse(move.relaxed) if move.relaxed else None
         if part == "typed":
             kept = [line for line in after["typed"] if str(parse(line)) != move.constraint]

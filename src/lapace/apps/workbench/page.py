@@ -42,7 +42,7 @@ REPORT = """<!doctype html>
 <h1>Fit report</h1><main class="paper" tabindex="0">{report}</main></body></html>
 """
 WAIT = 120.0  # seconds that a page waits for its socket before its session is forgotten
-BUSY = "Many are asking at the moment. Try again in a few seconds."
+BUSY = "Many visitors are asking at the moment. Try again in a few seconds."
 FAILED = "Something went wrong here. Try again, or ask an adviser."
 GONE = "The caller has gone."
 TOO_LONG = "This took too long. Try fewer limits, or try again later."

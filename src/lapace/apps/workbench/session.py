@@ -35,7 +35,7 @@ from lapace.budget import Budget, current
 from lapace.constraints import Shorthand, System, parse
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer, Search
-from lapace.result import ANY_OTHER, Counterfactuals, Explanation, record
+from lapace.result import Counterfactuals, Explanation, record
 from lapace.schema import Schema
 from lapace.table import read, spelling
 
@@ -44,6 +44,7 @@ __all__ = ["Session", "Shared"]
 LISTED = 1_000  # rows of the file that the page lists
 SHOWN = 20  # ways shown already that a question may name
 ROUNDS = 3  # of loosening until there is a way
+MAX_QUERIES = 50_000  # rows the classifier may be queried about to find out why nothing fits
 REASONS = 0.7  # share of a message's time for the reasons: the answer that follows needs the rest
 SEARCH = Search(n_best=WAYS)
 
@@ -155,12 +156,10 @@ class Session:
 
     Args:
         shared: What all visitors share.
-        max_queries: Rows the classifier may be queried about to find out why nothing fits.
     """
 
-    def __init__(self, shared: Shared, max_queries: int = 50_000) -> None:
+    def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        self.max_queries = max_queries
         self._last: tuple[str, Explanation] | None = None
 
     def answer(self, message: Mapping[str, Any]) -> Json:
@@ -195,9 +194,9 @@ class Session:
         else:
             position = rows.names.index(str(name)) if str(name) in rows.names else -1
         if not 0 <= position < len(rows.names):
-            raise _ProblemsError([["name", f"There is no row “{name or position}”."]])
+            raise _ProblemsError(("name", f"There is no row “{name or position}”."))
         if position in rows.problems:
-            raise _ProblemsError([["name", f"This row cannot be read: {rows.problems[position]}"]])
+            raise _ProblemsError(("name", f"This row cannot be read: {rows.problems[position]}"))
         values = form_values(rows.schema, rows.cells[position])
         return {"position": position, "name": rows.names[position], "values": values}
 
@@ -214,7 +213,7 @@ class Session:
         try:
             codes, likely = classifier.query(rows, schema)
         except ClassifierError:
-            raise _ProblemsError([["row", "No decision can be made on these values."]]) from None
+            raise _ProblemsError(("row", "No decision can be made on these values.")) from None
         labels = [str(label) for label in shared.explainer.classes_]
         own = int(codes[-1])
         wanted = _wanted_code(query, list(shared.explainer.classes_), own)
@@ -249,12 +248,12 @@ class Session:
     def _cells(self, values: Any, known: Floats | None, *, tried: bool = False) -> Floats:
         """Reads a row of the page; what cannot be used of it is said by column."""
         if not isinstance(values, Mapping):
-            raise _ProblemsError([["row", "Choose a row, or fill in the form."]])
+            raise _ProblemsError(("row", "Choose a row, or fill in the form."))
         cells, problems = read_values(self.shared.schema, values, known, tried=tried)
         if problems:
-            raise _ProblemsError([[name, sentence] for name, sentence in problems.items()])
+            raise _ProblemsError(*problems.items())
         if np.isnan(cells).all():
-            raise _ProblemsError([["row", "Fill in the form first: every field is empty."]])
+            raise _ProblemsError(("row", "Fill in the form first: every field is empty."))
         return cells
 
     # -- explanations -----------------------------------------------------------------------------
@@ -264,7 +263,7 @@ class Session:
         limits = message.get("limits") or {}
         query = make_query(limits, shared.schema, list(shared.explainer.classes_))
         if query.problems:
-            raise _ProblemsError([list(problem) for problem in query.problems])
+            raise _ProblemsError(*query.problems)
         cells = self._cells(message.get("row"), self._known(message.get("base")))
         name = message.get("name")
         values = form_values(shared.schema, cells)
@@ -281,7 +280,7 @@ class Session:
         try:
             explanation = self._searched(row, query, shown)
         except InputError as error:  # limits that contradict the rules for every row
-            raise _ProblemsError([["limits", str(error)]]) from None
+            raise _ProblemsError(("limits", str(error))) from None
         self._last = (key, explanation)
         return explanation, query
 
@@ -332,12 +331,12 @@ class Session:
         """
         explanation, query = self._explained(message)
         if explanation.status[0] not in ("none_found", "infeasible"):
-            raise _ProblemsError([["limits", "There is a way already."]])
+            raise _ProblemsError(("limits", "There is a way already."))
         schema, first, clash = self.shared.schema, query, tuple[str, ...]()
         question = {**message, "limits": message.get("limits") or {}}
         for _ in range(ROUNDS):
             with (current() or Budget()).share(REASONS):
-                asked = self.shared.explainer.why_not(explanation, max_queries=self.max_queries)
+                asked = self.shared.explainer.why_not(explanation, max_queries=MAX_QUERIES)
             start, why, row = asked.instances[0], asked.why_not.get(0), None
             if why is None:  # a row was found after all
                 row = asked.nearest().cells[0]
@@ -355,7 +354,7 @@ class Session:
                 break
         steps = differences(first, query, schema)
         if not steps and why is not None and not (why.exact or needed_moves(why)):
-            raise _ProblemsError([["limits", "What stands in the way was not found in time."]])
+            raise _ProblemsError(("limits", "The search for what stands in the way took too long."))
         rules = [move.constraint for move in needed_moves(why)] if why and not steps else clash
         return {
             "steps": steps,
@@ -373,9 +372,8 @@ class Session:
         try:
             chosen = chosen_way(explanation, str(message.get("key")))
         except ValueError:
-            raise _ProblemsError(
-                [["key", "This plan can no longer be found. Search again."]]
-            ) from None
+            sentence = "This plan can no longer be found. Search again."
+            raise _ProblemsError(("key", sentence)) from None
         page = letter(chosen[0])
         return {"html": page.html, "file": f"letter-{file_name(page.name) or 'plan'}.html"}
 
@@ -387,11 +385,11 @@ class Session:
 
 
 class _ProblemsError(Exception):
-    """Mistakes that the visitor can mend."""
+    """Mistakes that the visitor can mend: the place of each, and a sentence."""
 
-    def __init__(self, problems: Sequence[Sequence[str]]) -> None:
+    def __init__(self, *problems: tuple[str, str]) -> None:
         super().__init__("; ".join(sentence for _, sentence in problems))
-        self.problems = [list(problem) for problem in problems]
+        self.problems = list(map(list, problems))
 
 
 def _changes(schema: Schema, start: Floats, row: Floats) -> Json:
@@ -405,6 +403,4 @@ def _wanted_code(query: LimitQuery, labels: Sequence[Any], own: int) -> int:
     """The position of the label wanted; -1 for any other than the row's own."""
     if query.target is None:
         return 1 - own
-    return (
-        -1 if query.target == ANY_OTHER and ANY_OTHER not in labels else labels.index(query.target)
-    )
+    return labels.index(query.target) if query.target in labels else -1

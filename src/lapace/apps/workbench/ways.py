@@ -25,10 +25,10 @@ __all__ = ["cards", "chosen_way", "name_of_way"]
 WAYS = 3
 NAMED = 3  # changes that a name lists
 STOPS = {
-    "nearest": ("Closest to today", "The least change that is enough."),
+    "nearest": ("Closest to today", "The smallest change that is enough."),
     "best": (
         "Recommended",
-        "The least change that is clear of the line and looks like real cases.",
+        "The smallest change that is well past the line and looks like real cases.",
     ),
     "marked": ("Best found", "Nothing {} was found within your limits."),
     "middle": ("Half-way", "Half-way to a typical case with this decision."),
@@ -39,39 +39,32 @@ STOPS = {
 HasMargin: TypeAlias = Callable[[Counterfactuals], Bools]
 
 
-def cards(explanation: Explanation, has_margin: HasMargin | None = None) -> Json:
+def cards(explanation: Explanation, has_margin: HasMargin) -> Json:
     """Returns everything that the page shows of one instance's explanation.
 
     Args:
         explanation: Of one instance.
-        has_margin: Which rows keep a margin; without it only the marks of `best` say so.
+        has_margin: Which rows keep a margin.
     """
-    one = explanation[0]
+    one, chances = explanation[0], explanation.probability
     shown: Json = {
         "status": one.status,
         "label": None if one.label is None else str(one.label),
         "target": None if one.target is None else str(one.target),
         "reason": one.reason,
-        "chance": _own_chance(explanation),
+        "chance": _number(chances[0, 0]) if chances.size else None,  # as things are: at step 0
         "cards": [],
     }
     if one.status == "answered":
         best = explanation.best(WAYS)
-        rows = np.flatnonzero(best.ok).tolist()
-        paths = _paths(explanation, best.where(np.array(rows, dtype=np.int64)))
-        owner = _owner_of_nearest(explanation, best, rows)
+        best = best.where(best.ok)
+        owner = _owner_of_nearest(explanation, best)
         each = [
-            _card(explanation, best, row, path, with_nearest=k == owner, has_margin=has_margin)
-            for k, (row, path) in enumerate(zip(rows, paths, strict=True))
+            _card(explanation, best, row, path, has_margin, with_nearest=row == owner)
+            for row, path in enumerate(_paths(explanation, best))
         ]
         shown["cards"] = sorted(each, key=lambda card: card["stops"][card["start"]]["distance"])
     return shown
-
-
-def _own_chance(explanation: Explanation) -> float | None:
-    """The probability of the target as things are: that of a path's first step."""
-    known = explanation.probability[:, 0] if explanation.probability.size else np.array([])
-    return _number(known[0]) if len(known) else None
 
 
 def _paths(explanation: Explanation, best: Counterfactuals) -> list[int | None]:
@@ -89,17 +82,15 @@ def _paths(explanation: Explanation, best: Counterfactuals) -> list[int | None]:
 def _gap(explanation: Explanation, path: int, cells: Floats) -> float:
     """The distance from a row to the nearest ok step of a path."""
     steps = explanation.cells[path][explanation.ok[path]]
-    gaps = explanation.schema.gaps(np.broadcast_to(cells, steps.shape), steps)
-    return float(gaps.sum(axis=1).min())
+    return float(explanation.schema.gaps(cells, steps).sum(axis=1).min())
 
 
-def _owner_of_nearest(explanation: Explanation, best: Counterfactuals, rows: list[int]) -> int:
-    """Returns the way that the nearest row is closest to, and so belongs to."""
+def _owner_of_nearest(explanation: Explanation, best: Counterfactuals) -> int:
+    """Returns the way that the nearest row is closest to, and so belongs to; -1 without one."""
     nearest = explanation.nearest()
-    if not nearest.ok.any() or not rows:
+    if not nearest.ok.any() or not len(best):
         return -1
-    cells = np.broadcast_to(nearest.cells[0], (len(rows), nearest.cells.shape[1]))
-    return int(explanation.schema.gaps(cells, best.cells[rows]).sum(axis=1).argmin())
+    return int(explanation.schema.gaps(nearest.cells[0], best.cells).sum(axis=1).argmin())
 
 
 def _card(
@@ -107,15 +98,13 @@ def _card(
     best: Counterfactuals,
     row: int,
     path: int | None,
+    has_margin: HasMargin,
     *,
     with_nearest: bool,
-    has_margin: HasMargin | None,
 ) -> Json:
-    steps = None if path is None else explanation.all_steps(np.array([path]))
-    stops = []
-    nearest = explanation.nearest()
+    stops, nearest = [], explanation.nearest()
     if with_nearest and not np.array_equal(nearest.cells[0], best.cells[row], equal_nan=True):
-        edge = _edges(nearest, has_margin)[0]
+        edge = not has_margin(nearest)[0]
         stops.append(_stop(nearest, 0, "nearest", *STOPS["nearest"], edge=edge))
     # What lies at the edge, or comes with a word of caution, is shown and not recommended.
     edge, rare = "edge" in best.mark[row], bool(best.density[row] < RARE)
@@ -124,8 +113,8 @@ def _card(
     rank = int(best.rank[row])
     advised = _stop(best, row, f"best{rank}", name, meaning.format(lacks), edge=edge)
     stops.append(advised)
-    if steps is not None and path is not None:
-        stops += _path_stops(explanation, path, steps, has_margin)
+    if path is not None:
+        stops += _path_stops(explanation, path, has_margin)
     if all(stop["chance"] is not None for stop in stops):
         stops = _worth_showing(stops, advised)
         stops[-1]["surest"] = len(stops) > 1 and not stops[-1]["edge"]
@@ -141,28 +130,22 @@ def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:
     return sorted(kept, key=lambda stop: (stop["chance"], stop["distance"]))
 
 
-def _path_stops(
-    explanation: Explanation, path: int, steps: Counterfactuals, has_margin: HasMargin | None
-) -> list[Json]:
+def _path_stops(explanation: Explanation, path: int, has_margin: HasMargin) -> list[Json]:
     """The ok steps of a path, the picks among them by name."""
+    steps = explanation.all_steps(np.array([path]))
     picked = {
         float(explanation.tau[path, explanation.picked[pick][path]]): pick
         for pick in ("first", "middle", "last")
         if pick in explanation.picked and explanation.ok[path, explanation.picked[pick][path]]
     }
     where = np.flatnonzero(steps.ok)
-    edges = _edges(steps.where(where), has_margin)
+    edges = ~has_margin(steps.where(where))
     stops = []
     for count, (k, edge) in enumerate(zip(where.tolist(), edges, strict=True), 1):
         pick = picked.get(float(steps.tau[k]), "")
         name = STOPS.get(pick) or (f"Step {count} of {len(where)}", "")
         stops.append(_stop(steps, k, f"path{path}:{k}", *name, edge=edge))
     return stops
-
-
-def _edges(rows: Counterfactuals, has_margin: HasMargin | None) -> Bools:
-    """Tells which rows keep no margin; none where that is not known."""
-    return np.zeros(len(rows), dtype=bool) if has_margin is None else ~has_margin(rows)
 
 
 def _stop(

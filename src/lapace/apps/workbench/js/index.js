@@ -74,8 +74,8 @@ export const Workbench = {
             : cards.length + " different ways, the easiest first" }}</span></h2>
         <p v-if="cards.length" class="help hint">{{ cards.length > 1 ? "Any one of them is enough. " : "" }}<template
           v-if="cards[0].stops.length > 1">Move the slider to the right to change more and be safer.</template></p>
-        <p v-if="answer && stale" class="notice" role="note">{{ stale }} So what you see here does not follow what you set
-          last. <a :href="limitProblems.length ? '#limits' : '#you'">Mend it</a></p>
+        <p v-if="answer && stale" class="notice" role="note">{{ stale }} So this page does not show what you set last.
+          <a :href="limitProblems.length ? '#limits' : '#you'">Correct it</a></p>
         <p v-if="failed" class="problem" role="alert">{{ failed }}
           <button class="plain" @click="explain">Try again</button></p>
 
@@ -86,13 +86,13 @@ export const Workbench = {
           <h3>No decision can be made</h3><p>{{ answer.reason }}</p></div>
         <div v-else-if="nothing" class="panel empty">
           <h3>Nothing fits all your limits</h3>
-          <template v-if="!why"><p>{{ busy ? "Looking for what stands in the way …" : "What stands in the way was not found in time." }}</p>
+          <template v-if="!why"><p>{{ busy ? "Looking for what stands in the way …" : "The search for what stands in the way took too long." }}</p>
             <progress v-if="busy" aria-label="Looking for what stands in the way"></progress></template>
           <template v-else>
             <template v-if="why.rules.length"><p>{{ why.steps.length ? "These cannot hold together:" : "Rules that always hold stand in the way:" }}</p>
               <ul class="steps"><li v-for="(rule, i) in why.rules" :key="i">{{ rule }}</li></ul></template>
-            <p v-else-if="!why.then">None of your own limits stands in the way: the rules that always hold do, or
-              there is no such case at all.</p>
+            <p v-else-if="!why.then">None of your own limits stands in the way. Either a rule that always holds does,
+              or there is no such case at all.</p>
             <template v-if="why.steps.length"><p>{{ promised ? "This would be enough to find a way:" : "This would be a first step:" }}</p>
               <ul class="steps"><li v-for="(step, i) in why.steps" :key="i"><template v-if="step.then"><strong>“{{ step.then }}”</strong>
                 {{ step.now ? "instead of “" + step.now + "”" : "" }}</template><strong v-else>without “{{ step.now }}”</strong></li></ul></template>
@@ -111,15 +111,15 @@ export const Workbench = {
                 @try="openWhatIf(card, i)" />
         </div>
         <details v-if="cards.length" class="more"><summary>What do these figures mean?</summary>
-          <dl class="words"><dt>Recommended</dt><dd>The least change after which the decision is clear, and which real cases look like.</dd>
-            <dt>Best found</dt><dd>Within your limits, nothing was found that is as clear or as usual as a recommended way.</dd>
-            <dt>Effort</dt><dd>How much changes, and how hard you said that is: 2× is twice the least on this page.</dd>
-            <dt>Chance</dt><dd>How sure the decision would be: over half, it is the one you want.</dd>
-            <dt>Likely to last</dt><dd>How likely this decision stays the same once the way of deciding is updated.</dd>
+          <dl class="words"><dt>Recommended</dt><dd>The smallest change that makes the decision clear and leads to a case like real ones.</dd>
+            <dt>Best found</dt><dd>Nothing within your limits is as clear or as usual as a recommended way.</dd>
+            <dt>Effort</dt><dd>How much changes, and how hard you said that is. 2× is twice the least on this page.</dd>
+            <dt>Chance</dt><dd>How sure the decision would be. Above one half, it is the one you want.</dd>
+            <dt>Likely to last</dt><dd>How likely it is that the decision stays the same when the system that decides is updated.</dd>
             <dt>Such a case is</dt><dd>How many cases with that decision look like this one. The more usual, the more realistic.</dd>
-            <dt>The grey bars</dt><dd>Where others are: the ring is you today, the dot is you then.</dd></dl></details>
+            <dt>The grey bars</dt><dd>Where other cases are. The ring is you today, the dot is you after the change.</dd></dl></details>
         <p v-if="cards.length" class="fine">This is advice about what could change, worked out from how
-          decisions are made here. It is not the legal reason for a decision, and no promise of a later
+          decisions are made here. It is not the legal reason for a decision, and it does not promise a later
           one.</p>
 
         <Kept :plans="kept" :columns="page.columns" @remove="removePlan" @letter="letter"

@@ -296,8 +296,8 @@ def _actionable(setting: str) -> None:
     @claim("Table 3", f"Both LAPACE variants satisfy all constraints, FACE's do not: {setting}",
            "shown")  # fmt: skip
     def actionable(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
-        ours = "LAPACE-exact" if side == "default" else "LAPACE-latent"
-        for method in ("LAPACE-naive", ours):
+        ours = ("LAPACE-exact",) if side == "default" else ("LAPACE-naive", "LAPACE-latent")
+        for method in ours:
             share = e.figure("e3", pair, side, "satisfied", method, setting)
             never = e.figure("e3", pair, side, "infeasible", "", setting)
             yield exact(f"share, {method}", share + never, 1.0)
@@ -347,11 +347,13 @@ def varies(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
 
 
 @claim("Figure 5", "LOF is near 1 along whole paths", "shown",
-       "its mean at most 1.2 at every τ, among rows of the target")  # fmt: skip
+       "its mean at most 1.2 at every τ, among rows of the target and among all")  # fmt: skip
 def near_one(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
-    curve = _curve(e, pair, side, "lof")
-    if len(curve):
-        yield exact("largest mean, below 1.2", float(curve.max()), 1.2, above=False)
+    for metric, rows in (("lof", "rows of the target"), ("lof_all", "all rows")):
+        curve = _curve(e, pair, side, metric)
+        if len(curve):
+            yield exact(f"largest mean among {rows}, below 1.2", float(curve.max()), 1.2,
+                        above=False)  # fmt: skip
 
 
 @claim("Figure 5", "Centroids often have an LOF below 1", "shown", "the mean over prototypes")

@@ -3,8 +3,9 @@
 For every step of the grid, over all prototypes of the target (`all`), and with the first seed for
 every prototype and for the sampled endpoint (-1), since those of different fits do not compare: the
 classifier's probability of the target, the local outlier factor of the decoded points among the
-training rows labelled with the target, and their density (the share of those rows that are less
-dense, by the explainer's own model), mean and deviation over instances.
+training rows labelled with the target (`lof`) and among all (`lof_all`), and their density (the
+share of rows of the target that are less dense, by the explainer's own model), mean and deviation
+over instances.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ def measure(job: Job) -> Iterator[Measure]:
     found = explainer.explain(setup.frame, target=setup.data.target, search=search)
     steps = job.protocol.steps + 1
     cells = found.cells[:, :steps]  # (paths, steps, d)
-    lof = setup.plausibility.lof(cells.reshape(-1, cells.shape[2])).reshape(cells.shape[:2])
+    rows = cells.reshape(-1, cells.shape[2])
+    decoder, label = explainer.fitted_.decoder, np.full(len(rows), setup.target)
     points = {
         "probability": found.probability,
-        "lof": lof,
-        "density": found.density,
+        "lof": setup.plausibility.lof(rows).reshape(cells.shape[:2]),
+        "lof_all": setup.plausibility_of_all.lof(rows).reshape(cells.shape[:2]),
+        "density": decoder.density(found.schema, rows, label).reshape(cells.shape[:2]),
         "valid": found.valid == 1,
     }
     shown = job.seed == job.protocol.seeds[0]
@@ -44,4 +47,6 @@ def measure(job: Job) -> Iterator[Measure]:
     for label, own in parts.items():
         for step, tau in enumerate(found.tau[own][0, :steps]):
             for metric, values in points.items():
+                if metric == "lof_all" and label != "all":
+                    continue
                 yield Measure.of(f"{metric}@{tau:.4g}", values[own, step], label)

@@ -26,6 +26,7 @@ __all__ = [
     "Figure",
     "Figures",
     "Line",
+    "commits",
     "grid",
     "insert",
     "made",
@@ -228,10 +229,28 @@ def made(plan: Plan, table: pd.DataFrame, experiment: str) -> str:
     return "\n\n".join(filter(None, (text, outdated(plan, table, experiment))))
 
 
+def commits(table: pd.DataFrame) -> str:
+    """Returns the sentence that names the commits a table's figures were measured at.
+
+    Examples:
+        >>> commits(pd.DataFrame({"recipe": ["paper", "default"], "commit": "abc"}))
+        'Measured at commit abc.'
+        >>> commits(pd.DataFrame({"recipe": ["baselines", "default"], "commit": ["abc", "def"]}))
+        'Measured at commit abc (of the baselines) and def (with the default recipe).'
+    """
+    found = table.groupby("commit")["recipe"].unique()
+    texts = [
+        f"{commit} ({', '.join(SIDES[side] for side in SIDES if side in set(sides))})"
+        for commit, sides in found.items()
+    ]
+    return f"Measured at commit {' and '.join(texts if len(texts) > 1 else found.index)}."
+
+
 def outdated(plan: Plan, table: pd.DataFrame, experiment: str) -> str:
     """Returns a line that marks figures whose code or settings have changed since; else nothing."""
     keys = {job.key for job in plan.jobs()}
-    old = ~table["settings"].isin(list(keys)) | (table["code"] != code_of(experiment))
+    codes = {side: code_of(experiment, side) for side in set(table["recipe"])}
+    old = ~table["settings"].isin(list(keys)) | (table["code"] != table["recipe"].map(codes))
     if not old.any():
         return ""
     some = "" if old.all() else " some of"

@@ -164,7 +164,7 @@ class Store:
     def __contains__(self, job: Job) -> bool:
         """Whether a job has been run with the code there is now."""
         record = self.load(job)
-        return record is not None and record.origin.code == code_of(job.experiment)
+        return record is not None and record.origin.code == code_of(job.experiment, job.recipe)
 
 
 def _plain(value: Any) -> Any:
@@ -211,7 +211,7 @@ def run_job(
     start = time.perf_counter()
     measures = list(measure(job))
     seconds = time.perf_counter() - start
-    store.save(job, Record(measures, seconds, Origin.here(job.experiment)))
+    store.save(job, Record(measures, seconds, Origin.here(job.experiment, job.recipe)))
     return seconds
 
 

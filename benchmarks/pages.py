@@ -333,7 +333,7 @@ CONSTRAINED = (
     *(
         Method(f"{n}{of}", recipe, n)
         for recipe, of in MODELS.items()
-        for n in ("LAPACE-naive", "LAPACE-latent" if of else "LAPACE-exact")
+        for n in (("LAPACE-naive", "LAPACE-latent") if of else ("LAPACE-exact",))
     ),
 )
 # The paper's own four, in its order, by the name they have here.
@@ -344,15 +344,16 @@ REPORTED = (
     "LAPACE-latent, as printed",
 )
 LATENT = "LAPACE-latent, as read here"
-BRIEF = (*REPORTED, LATENT, "LAPACE-naive", "LAPACE-exact")
+BRIEF = (*REPORTED, LATENT, "LAPACE-exact")
 ABOUT_E3 = (
     "{instances} instances of each seed. Share of instances with at least one point on a path that "
     "satisfies all their constraints and is valid. *Easy*: {n_constraints} constraints each, drawn "
-    "from the data set's list. *Medium*: their ranges narrowed to the {low:.0%} to {high:.0%} "
-    "quantiles. *Infeasible*: instances for which provably no row satisfies the constraints; no "
-    "method can answer them. In brackets the paper's figures, where it has them. FACE's points are "
-    "overwritten constraint by constraint, or *projected* to the nearest values that satisfy all "
-    "of them; *latent* is the paper's gradient descent, *exact* the default."
+    "from the data set's list. *Medium*: every range is one around the instance's own value, which "
+    "may change by {change:.0%} of the feature's spread (10 % to 90 % quantile); this was set on "
+    "splits with other seeds. *Infeasible*: instances for which provably no row satisfies the "
+    "constraints; no method can answer them. In brackets the paper's figures, where it has them. "
+    "FACE's points are overwritten constraint by constraint, or *projected* to the nearest values "
+    "that satisfy all of them; *latent* is the paper's gradient descent, *exact* the default."
 )
 ABOUT_ONE = (
     "The same for one path each: the share of all paths, of instances that are not infeasible, "
@@ -435,17 +436,21 @@ def _shares(plan: Plan, table: pd.DataFrame, metric: str, methods: Sequence[Meth
 
 ABOUT_E4 = (
     "From instances to every prototype of the target: the classifier's probability of the target, "
-    "the local outlier factor of the decoded points among training rows labelled with the target, "
-    "and their density (the share of those rows that are less dense, by the explainer's own model)"
-    ", mean over prototypes and repeats. The picture has the curves of one fit by endpoint, with "
-    "the deviation over instances; *sampled* is the row of the target class sampled near each "
+    "the local outlier factor of the decoded points among training rows labelled with the target "
+    "and among all, and their density (the share of rows of the target that are less dense, by the "
+    "explainer's own model), mean over prototypes and repeats. The picture has the curves of one "
+    "fit by endpoint, with the deviation over instances; *sampled* is the row of the target class "
+    "sampled near each "
     "instance."
 )
 ABOUT_SWEEP = (
     "The same comparison with other numbers of clusters per label, on the same instances; five is "
     "the default. Mean over repeats."
 )
-CURVES = {"probability": "probability", "lof": "LOF", "density": "density"}
+CURVES = {
+    "probability": "probability", "lof": "LOF", "lof_all": "LOF among all rows",
+    "density": "density",
+}  # fmt: skip
 ALL = "all"  # the label of lines about all prototypes
 TAUS = ("0", "0.25", "0.5", "0.75", "1")
 

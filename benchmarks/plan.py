@@ -151,8 +151,7 @@ class Actionability:
 
     instances: int = 100  # of the protocol's; every one has its own constraints and calls
     n_constraints: int = 5  # drawn for each instance
-    low: float = 0.1  # quantiles the ranges of the medium setting are narrowed to
-    high: float = 0.9
+    change: float = 0.05  # of a limited feature in the medium setting, as a share of its spread
     rates: tuple[float, ...] = ()  # η of the paper's correction, swept in the medium setting
     max_steps: tuple[int, ...] = ()  # its N, swept
     tolerances: tuple[float, ...] = ()  # violations forgiven when points are counted, swept

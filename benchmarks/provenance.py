@@ -1,7 +1,8 @@
 """Where a figure comes from: the code, the commit, the environment and the machine.
 
-The code of an experiment is the hash of every module of `lapace` and `benchmarks` that its module
-imports, directly or not, without comments, docstrings and the words of errors and warnings. Nobody
+The code of an experiment is the hash of every function, class and constant of `lapace` and
+`benchmarks` that its function names, directly or not, without comments, docstrings and the words of
+errors and warnings. So figures of baselines do not depend on the search that only ours uses. Nobody
 has to raise a number: a figure made by other code is marked wherever it is shown.
 """
 
@@ -13,7 +14,7 @@ import os
 import platform
 import subprocess
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -23,12 +24,13 @@ from pathlib import Path
 
 import lapace
 
-__all__ = ["Origin", "code_of", "environment", "modules_of"]
+__all__ = ["Origin", "code_of", "environment", "names_of"]
 
-# The module that measures an experiment; others measure as E1 does.
-HOMES = {
-    "grid": "readings", "e2": "e2", "e3": "e3", "e4": "e4", "clusters": "e2", "tuning": "e2",
-    "privacy": "privacy", "e5": "e5",
+# What measures an experiment, or one of its sides; others measure as E1 does.
+STARTS = {
+    "grid": "readings.measure", "e2": "e2._ours", "e2 baselines": "e2._of_baseline",
+    "e3": "e3.measure", "e4": "e4.measure", "clusters": "e2.sweep",
+    "tuning": "e2._of_baseline", "privacy": "privacy.measure", "e5": "e5.main_e5",
 }  # fmt: skip
 PACKAGES = ("numpy", "scipy", "scikit-learn", "pandas", "torch", "dice-ml")
 ROOTS = ("lapace", "benchmarks")
@@ -43,7 +45,7 @@ class Origin:
     """What made a job's figures.
 
     Attributes:
-        code: Hash of the modules used.
+        code: Hash of the code used.
         commit: The commit, with `+` where files had changed since.
         environment: Versions of Python and packages.
         machine: Cores and accelerator.
@@ -55,9 +57,9 @@ class Origin:
     machine: str = ""
 
     @classmethod
-    def here(cls, experiment: str) -> Origin:
-        """Returns what makes figures now."""
-        return cls(code_of(experiment), _commit(), environment(), _machine())
+    def here(cls, experiment: str, recipe: str = "") -> Origin:
+        """Returns what makes an experiment's figures of one side now."""
+        return cls(code_of(experiment, recipe), _commit(), environment(), _machine())
 
 
 @cache
@@ -96,90 +98,175 @@ def _machine() -> str:
 
 
 @cache
-def code_of(experiment: str) -> str:
-    """Returns a short hash of the code that makes an experiment's figures.
+def code_of(experiment: str, recipe: str = "") -> str:
+    """Returns a short hash of the code that makes an experiment's figures of one side.
 
     Examples:
-        >>> len(code_of("e2")), code_of("e2") == code_of("e3")
+        >>> len(code_of("e2")), code_of("e2") == code_of("e2", "baselines")
         (12, False)
     """
+    start = STARTS.get(f"{experiment} {recipe}") or STARTS.get(experiment, "e1.measure")
+    return hashed(f"benchmarks.{start}")
+
+
+def hashed(start: str) -> str:
+    """Returns a short hash of all the code that a function of ours uses."""
     digest = hashlib.sha256()
-    for name in modules_of(f"benchmarks.{HOMES.get(experiment, 'e1')}"):
-        digest.update(f"{name}\n{_meaning(name)}\n".encode())
+    for module, name in names_of(start):
+        digest.update(f"{module}.{name}\n{_meaning(module).get(name, '')}\n".encode())
     return digest.hexdigest()[:12]
 
 
-def modules_of(start: str) -> list[str]:
-    """Returns the modules of ours that a module imports, directly or not, itself included.
+def names_of(start: str) -> list[tuple[str, str]]:
+    """Returns what a name of ours uses, directly or not, itself included: modules and names.
+
+    A class counts as a whole, and so does a module that is handed on as a value. Statements that
+    define nothing (under the name "") count where anything of their module does.
 
     Examples:
-        >>> "lapace.model" in modules_of("benchmarks.losses")
+        >>> ("lapace.model", "LGMVAE") in names_of("benchmarks.losses.PaperLoss")
         True
     """
-    found, open_ = set(), [start]
+    found: set[tuple[str, str]] = set()
+    open_ = [_resolved(start)]
     while open_:
-        name = open_.pop()
-        if name not in found and name not in NOT_MEASURING:
-            found.add(name)
-            open_ += _imported(name)
+        module, name = place = open_.pop()
+        if place not in found and module not in NOT_MEASURING:
+            found.add(place)
+            open_ += [(module, ""), *_used(module, name)]
     return sorted(found)
 
 
-@cache
-def _source(name: str) -> str:
-    origin = getattr(find_spec(name), "origin", None)
-    assert origin is not None, name
-    return Path(origin).read_text(encoding="utf-8")
+def _resolved(path: str) -> tuple[str, str]:
+    """Returns the module that a path such as `lapace.Explainer` is defined in, and its name there.
+
+    The name is "*" where the path is that of a module.
+    """
+    parts, cut = path.split("."), path.count(".") + 1
+    while _file(".".join(parts[:cut])) is None:
+        cut -= 1
+    module, rest = ".".join(parts[:cut]), parts[cut:]
+    if not rest:
+        return module, "*"
+    if rest[0] not in _statements(module) and (home := _imported(module).get(rest[0])):
+        return _resolved(".".join([home, *rest[1:]]))
+    return module, rest[0]
 
 
 @cache
-def _tree(name: str) -> ast.Module:
-    return ast.parse(_source(name))
+def _used(module: str, name: str) -> set[tuple[str, str]]:
+    """Returns what of ours occurs in the statements that define a name."""
+    own, known = _statements(module), _imported(module)
+    paths = {f"{module}.{key}" for key in {**own, **known} if key} if name == "*" else set()
+    for statement in own.get(name, []):
+        nodes = list(ast.walk(statement))
+        local = {**known, **_imports(nodes)}
+        inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        for node in nodes:
+            first, *rest = (id(node) not in inner and _dotted(node)) or [""]
+            if first in local:
+                paths.add(".".join([local[first], *rest]))
+            elif first and first in own:
+                paths.add(f"{module}.{first}")
+    return set(map(_resolved, paths))
 
 
-def _imported(name: str) -> Iterator[str]:
-    if name == "lapace":
-        return  # its names load when they are used: below
-    for node in ast.walk(_tree(name)):
+def _dotted(node: ast.AST) -> list[str]:
+    """Returns the parts of `a.b.c`; none for anything else."""
+    rest: list[str] = []
+    while isinstance(node, ast.Attribute):
+        node, rest = node.value, [node.attr, *rest]
+    return [node.id, *rest] if isinstance(node, ast.Name) else []
+
+
+@cache
+def _file(module: str) -> Path | None:
+    """Returns a module's file, without importing it."""
+    root, *rest = module.split(".")
+    origin = getattr(find_spec(root), "origin", None)
+    if origin is None or not rest:
+        return origin and Path(origin)
+    place = Path(origin).parent.joinpath(*rest)
+    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
+    return next((file for file in files if file.exists()), None)
+
+
+@cache
+def _source(module: str) -> str:
+    file = _file(module)
+    assert file is not None, module
+    return file.read_text(encoding="utf-8")
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(_source(module))
+
+
+@cache
+def _statements(module: str) -> dict[str, list[ast.stmt]]:
+    """Returns a module's statements by the names they define, under "" if they define none."""
+    found: dict[str, list[ast.stmt]] = {}
+    for node in _tree(module).body:
+        for name in _defined(node):
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return []  # what is imported counts where it is used
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    names = [name for target in targets for name in getattr(target, "elts", [target])]
+    return [name.id if isinstance(name, ast.Name) else "" for name in names]
+
+
+@cache
+def _imported(module: str) -> dict[str, str]:
+    return _imports(ast.walk(_tree(module)))
+
+
+def _imports(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Returns the names that some code imports from us, with their paths."""
+    found = {}
+    for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (a.name for a in node.names if a.name.partition(".")[0] in ROOTS)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ROOTS:
             for alias in node.names:
-                yield _home(node.module or "", alias.name)
-
-
-def _home(module: str, name: str) -> str:
-    """Returns the module that an imported name is, or is defined in."""
-    if module == "lapace" and name in lapace._HOMES:
-        return f"lapace.{lapace._HOMES[name]}"
-    spec = find_spec(module)
-    places = (spec.submodule_search_locations or ()) if spec is not None else ()
-    inner = any(
-        Path(place, f"{name}.py").exists() or Path(place, name, "__init__.py").exists()
-        for place in places
-    )
-    return f"{module}.{name}" if inner else module
+                root = alias.name.partition(".")[0]
+                found[alias.asname or root] = alias.name if alias.asname else root
+        elif isinstance(node, ast.ImportFrom):
+            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return {name: path for name, path in found.items() if path.partition(".")[0] in ROOTS}
 
 
 @cache
-def _meaning(name: str) -> str:
-    """Returns a module's code without comments, docstrings, layout and the words of errors.
+def _meaning(module: str) -> dict[str, str]:
+    """Returns, by name, a module's code without comments, docstrings, layout and words of errors.
 
     It is text, not a syntax tree: trees are written differently by each version of Python.
     """
-    source = _source(name)
+    source = _source(module)
     lines = [line.encode() for line in source.splitlines()]
     for token in tokenize.generate_tokens(StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1].decode()[:column].encode()
-    for node in _words(_tree(name)):
+    for node in _words(_tree(module)):
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         for row in range(first, last + 1):
             begin = node.col_offset if row == first else 0
             end = (node.end_col_offset or 0) if row == last else len(lines[row])
             lines[row] = lines[row][:begin] + b" " * (end - begin) + lines[row][end:]
-    return "".join(b"".join(lines).decode().split())
+    found = {}
+    for name, statements in _statements(module).items():
+        parts = []
+        for node in statements:
+            begin = min(n.lineno for n in (node, *getattr(node, "decorator_list", ())))
+            parts += lines[begin - 1 : node.end_lineno]
+        found[name] = "".join(b"".join(parts).decode().split())
+    return found
 
 
 def _words(tree: ast.Module) -> Iterator[ast.expr]:

@@ -10,7 +10,7 @@ import pandas as pd
 from benchmarks import comparison, digits_page, drawing, pages
 from benchmarks.claims import CLAIMS
 from benchmarks.e5 import figures_of, read_figures
-from benchmarks.figures import Figures, grid, insert, outdated, pairs_of, part
+from benchmarks.figures import Figures, commits, grid, insert, outdated, pairs_of, part
 from benchmarks.jobs import Store, keep, kept, kept_instances, kept_runs, write
 from benchmarks.judging import MODELS, NO, PARTLY, YES, Evidence, graded
 from benchmarks.plan import Plan
@@ -76,7 +76,9 @@ BLOCKS: Mapping[str, Block] = {
     "e1": pages.e1_brief,
     "grid": pages.readings_brief,
     "e2": lambda plan, table: comparison.brief(Figures(table), pairs_of(plan, table)),
-    "e2-short": lambda plan, table: comparison.short(Figures(table), pairs_of(plan, table)),
+    "e2-short": lambda plan, table: "\n\n".join(
+        (comparison.short(Figures(table), pairs_of(plan, table)), commits(table))
+    ),
     "e3": pages.e3_brief,
     "clusters": pages.clusters_brief,
 }

@@ -146,22 +146,60 @@ def test_readings_trained_side_by_side_are_trained_as_if_alone():
     assert not all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_code_is_every_module_used_without_its_words(tmp_path, monkeypatch):
-    assert {"benchmarks.e3", "lapace.explainer.correction", "lapace.model"} <= set(
-        provenance.modules_of("benchmarks.e3")
-    )
-    assert "benchmarks.pages" not in provenance.modules_of("benchmarks.e3")
+def test_code_is_all_that_a_function_uses_without_its_words(tmp_path, monkeypatch):
+    of_e3 = set(provenance.names_of("benchmarks.e3.measure"))
+    used = {("lapace.explainer.correction", "ETA"), ("lapace.model", "LGMVAE")}
+    assert used | {("benchmarks.e3", "_swept")} <= of_e3
+    assert not any(module == "benchmarks.pages" for module, _ in of_e3)
     monkeypatch.syspath_prepend(tmp_path)
-    meanings = []
-    texts = (
-        '"""One."""\nx = 1\nif x:\n    raise E("no")\n',
-        '"""Two."""\nx = 1  # why\nif x:\n    raise E("not so")\n',
-        "x = 2\n",
-    )
-    for k, text in enumerate(texts):
-        (tmp_path / f"coded{k}.py").write_text(text)
-        meanings.append(provenance._meaning(f"coded{k}"))
-    assert meanings[0] == meanings[1] != meanings[2]
+    monkeypatch.setattr(provenance, "ROOTS", ("coded",))
+
+    def code(**changes):
+        for name in ("_file", "_source", "_tree", "_statements", "_imported", "_used", "_meaning"):
+            getattr(provenance, name).cache_clear()
+        (tmp_path / "coded").mkdir(exist_ok=True)
+        (tmp_path / "coded" / "__init__.py").write_text("")
+        for name, text in {**CODED, **changes}.items():
+            (tmp_path / "coded" / f"{name}.py").write_text(text)
+        return provenance.hashed("coded.main.measure")
+
+    plain = code()
+    words = CODED["tool"].replace("One.", "Two.").replace('"no")', '"not so")  # why')
+    others = CODED["tool"].replace("other = 1", "other = 2")
+    assert plain == code(tool=words) == code(tool=others) == code(unused="x = 2\n")
+    for module, old, new in (
+        ("tool", "LIMIT = 3", "LIMIT = 4"),  # a constant of a function that is used
+        ("tool", "set_up(1)", "set_up(2)"),  # a statement that runs when the module is loaded
+        ("lazy", "return 5", "return 6"),  # imported inside a function
+        ("methods", "return 7", "return 8"),  # of a module handed on as a value
+        ("main", "measure(", "measure(*, fast=True"),
+    ):
+        assert code(**{module: CODED[module].replace(old, new)}) != plain
+
+
+CODED = {
+    "main": "from coded import methods, tool\n\n\ndef measure():\n"
+    "    return tool.used() + getattr(methods, 'a')()\n",
+    "tool": '"""One."""\nLIMIT = 3\nother = 1\nset_up(1)\n\n\ndef used():\n'
+    "    from coded.lazy import lazy\n    if LIMIT:\n"
+    '        raise E("no")\n    return lazy()\n',
+    "lazy": "def lazy():\n    return 5\n",
+    "methods": "def a():\n    return 7\n",
+    "unused": "x = 1\n",
+}
+
+
+def test_baselines_do_not_depend_on_the_search_that_only_picks_use():
+    def modules(start):
+        return {module for module, _ in provenance.names_of(f"benchmarks.{start}")}
+
+    search = {"lapace.explainer.search", "lapace.explainer.minimal", "lapace.paths.tracing"}
+    for start in ("e2 baselines", "tuning", "grid"):
+        assert not modules(provenance.STARTS[start]) & search
+    assert search <= modules(provenance.STARTS["e2"])
+    of_baselines = provenance.names_of("benchmarks.e2._of_baseline")
+    wanted = [("benchmarks.baselines.face", "FACE"), ("lapace.schema.distance", "kneighbors")]
+    assert set(wanted) <= set(of_baselines)
 
 
 def test_the_key_holds_all_a_job_depends_on_and_nothing_else():
@@ -381,19 +419,23 @@ def test_instances_have_their_own_constraints_and_harder_ones(world, small):
     assert all(len(texts) == 2 for texts in easy)
     assert len(set(easy)) > 1
     assert e3.drawn(one, setup, "easy") == easy
-    for soft, firm in zip(easy, medium, strict=True):
+    low, high = np.quantile(setup.data.train["age"], [0.1, 0.9])
+    for soft, firm, row in zip(easy, medium, setup.instances, strict=True):
         for a, b in zip(soft, firm, strict=True):
             assert (a == b) == ("age" not in a)
-    low, high = np.quantile(setup.data.train["age"], [0.1, 0.9], method="nearest")
-    assert e3.narrowed("18 <= age <= 80", setup, one.details) == f"{low:g} <= age <= {high:g}"
-    assert e3.narrowed("months <= 72", setup, one.details) == "months <= 72"
+        # Ranges are around the instance's own value, and never a single value.
+        age, most = row[setup.schema.index("age")], max(1, 0.05 * (high - low))
+        text = e3.around("18 <= age <= 80", setup, row, 0.05)
+        assert text == f"{age - most:g} <= age <= {age + most:g}"
+        assert f"{age - 1:g} <= age <= {age + 1:g}" == e3.around("18 <= age <= 80", setup, row, 0)
+    assert not any(e3.infeasible(setup, *own) for own in zip(medium, setup.instances, strict=True))
 
 
 def test_actionability_is_counted_exactly(world):
     found = {**world.measured("e3")[1], **world.measured("e3", "baselines")[1]}
     for setting in ("easy", "medium"):
         feasible = 1 - found["", "infeasible", setting].value
-        for method in (*e3.FACE, "LAPACE-naive", "LAPACE-exact"):
+        for method in (*e3.FACE, "LAPACE-exact"):
             share = found[method, "satisfied", setting]
             assert 0 <= share.value <= feasible + 1e-9
             assert share.count == 4
@@ -440,7 +482,9 @@ def test_points_of_paths_are_measured_as_plain_code_would(world, small):
     assert {m.value for (_, metric, _), m in found.items() if metric == "valid@1"} == {1.0}
     ours = explanation.prototype >= 0
     figure = found["", "density@0.5", "all"]
-    assert figure.value == pytest.approx(explanation.density[ours, 3].mean())
+    rows, target = explanation.cells[ours, 3], np.full(ours.sum(), setup.target)
+    density = explainer.fitted_.decoder.density(explanation.schema, rows, target)
+    assert figure.value == pytest.approx(density.mean())
     assert figure.count == ours.sum()
 
 

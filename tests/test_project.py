@@ -34,6 +34,7 @@ from lapace import Explainer, InputError, Search
 from lapace.apps.cli.commands import app
 from lapace.constraints.language import KEYWORDS, Relation
 from lapace.report import THRESHOLDS
+from tests.processes import python
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -49,13 +50,7 @@ def read(path: Path) -> str:
 
 def run_python(code: str) -> str:
     """What a fresh interpreter prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -306,7 +301,6 @@ ALONE = {
     "docs/how-to/serving.md",
     "docs/how-to/why-not.md",
     "docs/reference/constraints.md",
-    "docs/understand/method.md",
 }
 ON_LOANS = {  # all with the same explainer
     "docs/how-to/fairness.md",
@@ -461,6 +455,43 @@ def test_research_settings_are_in_a_section_of_their_own():
     for name in ("steps", "stable", "enforce", "recipe", "n_latent"):
         assert f"| `{name}` |" in research
         assert f"| `{name}` |" not in first
+
+
+def test_the_numbers_on_the_page_of_the_method_are_the_codes():
+    """Of `docs/understand/method.md`: whoever changes one here changes the page."""
+    from lapace.categories import SMOOTHING
+    from lapace.explainer import minimal
+    from lapace.explainer.correction import ETA, N_CORRECT
+    from lapace.explainer.endpoints import ASKED, HYBRIDS, MORE, ROUNDS
+    from lapace.explainer.fit import EMPHASIS, SAMPLES
+    from lapace.explainer.minimal import PART, WIDER
+    from lapace.explainer.oracle import RARE
+    from lapace.paths.decoder import MIN_PROBABILITY, NOISE, ORIGINAL_BONUS
+    from lapace.paths.tracing import SECTIONS
+    from lapace.schema.ranks import SPIKE
+    from lapace.training import (
+        DEFAULT,
+        FLOOR,
+        GAUSSIANS,
+        PAPER,
+        PER_GAUSSIAN,
+        SPREAD,
+        steps_for,
+    )
+
+    assert (MIN_PROBABILITY, ORIGINAL_BONUS, SECTIONS) == (0.1, 1.0, 8)
+    assert (SPIKE, FLOOR, RARE, SMOOTHING) == (0.01, 0.5, 0.05, 0.1)
+    assert (SPREAD, PER_GAUSSIAN, GAUSSIANS, NOISE, EMPHASIS) == (0.5, 25, 20, 0.5, 1.5)
+    assert (SAMPLES, ASKED, MORE, PART) == (4_000, 2, 2, 1 / 20)
+    assert (HYBRIDS, ROUNDS, WIDER, minimal.SECTIONS) == (50, 3, 10, 5)
+    assert (ETA, N_CORRECT) == (0.1, 50)
+    assert (PAPER.heads, PAPER.follows_paper, PAPER.weights) == ("sigmoid", True, (0.1, 0.1, 1))
+    assert (PAPER.hidden, PAPER.batch, PAPER.rate) == (512, 1024, 1e-3)
+    assert (PAPER.steps, PAPER.epochs, PAPER.patience) == (4000, 100, 0.2)
+    assert (DEFAULT.heads, DEFAULT.follows_paper) == ("softmax", False)
+    assert (DEFAULT.hidden, DEFAULT.batch, DEFAULT.rate) == (128, 512, 2e-3)
+    assert DEFAULT.weights == (1, 0.3, 1)
+    assert [steps_for(rows) for rows in (300, 2_000, 100_000)] == [500, 1000, 2000]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/serving.md", "docs/start/tutorial.md"])

@@ -30,7 +30,7 @@ PATIENCE = 180_000  # milliseconds: the machine may be busy
 # One page of each kind is searched for accessibility faults; all are measured.
 KINDS = (
     *("", "start/tutorial/", "how-to/report/", "how-to/serving/", "reference/constraints/"),
-    *("reference/api/", "research/advice/"),
+    *("reference/api/", "research/reproducing/"),
 )
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 CUT = """() => [...document.querySelectorAll('pre > code')]

@@ -29,13 +29,13 @@ __all__ = ["CLAIMS"]
 
 BASE = "baselines"
 SEVERAL = ("DiCE", "DRCE")
-EQUAL = 0.0005  # shares closer than this are not told apart: 100 % stays 100 %
+EQUAL = 0.0005  # shares closer than this are not told apart: 100% stays 100%
 
 # ------------------------------------------------------------------------------------------------
 # Table 1: utility and centroids (E1)
 
 
-@claim("Table 1", "Centroids are classified as their class: 100 %", note="at the first try")
+@claim("Table 1", "Centroids are classified as their class: 100%", note="at the first try")
 def centroids(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
     metric = "centroids_before" if side == "default" else "centroids_first_try"
     yield exact("share", e.figure("e1", pair, side, metric), 1.0)
@@ -162,7 +162,7 @@ def less_diverse(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
         yield from (e.less(pair, "diversity", (side, pick), (BASE, n)) for n in SEVERAL)
 
 
-@claim("Figure 4", "Last is 100 % robust to model changes")
+@claim("Figure 4", "Last is 100% robust to model changes")
 def model_robust(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
     yield exact("share", e.figure("e2", pair, side, "model_robustness", "Last"), 1.0)
 
@@ -196,7 +196,7 @@ def _steps(e: Evidence, side: str, pair: str, metric: str, rising: bool) -> Iter
 
 
 @claim("Figure 4", "Robustness to model changes rises from First to Last",
-       note="at both steps, or 100 % is reached")  # fmt: skip
+       note="at both steps, or 100% is reached")  # fmt: skip
 def increases(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
     for margin, (_, later) in zip(
         _steps(e, side, pair, "model_robustness", rising=True), pairwise(LAPACE), strict=True
@@ -277,7 +277,7 @@ def private(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
 @claim(
     "Section 4.2",
     "Standard deviations over runs are very low",
-    note="at most 5 % of the mean, for distance, LOF, diversity and robustness of every pick",
+    note="at most 5% of the mean, for distance, LOF, diversity and robustness of every pick",
 )
 def steady(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
     for pick in LAPACE:

@@ -146,7 +146,7 @@ ABOUT_TIME = (
 ABOUT_CONFIDENCE = (
     "First with a required probability of the target, on the same fit: share of its "
     "counterfactuals that retrained classifiers keep valid, in brackets LOF and distance. *Reaches "
-    "95 %*: the lowest required probability at which it does."
+    "95%*: the lowest required probability at which it does."
 )
 ABOUT_COUNTS = (
     "Counterfactuals per instance on average / perturbed instances / perturbed instances left out "
@@ -289,7 +289,7 @@ def _confident(figures: Figures, pairs: Sequence[str]) -> str:
         lowest = reaching(figures, pair)
         lines.append((pair, *cells, NONE if lowest is None else f"at {lowest:g}"))
     heads = ("First", *(f"at {c:g}" for c in list(required.values())[1:]))
-    return grid(("pair", *heads, "reaches 95 %"), lines)
+    return grid(("pair", *heads, "reaches 95%"), lines)
 
 
 def confidences(figures: Figures) -> dict[str, float]:

@@ -10,21 +10,21 @@ from benchmarks.e5 import SIDES, figures_of
 from benchmarks.figures import OUTDATED, Line, grid
 from benchmarks.provenance import code_of
 
-__all__ = ["gallery", "page"]
+__all__ = ["gallery", "outdated", "page"]
 
 HEADS = ("figure", *(f"{recipe}, {labels}" for labels, recipe in SIDES))
 LINES = {
     "valid prototypes": "{prototypes valid:of}",
     "the same before any repair": "{prototypes valid before repair:of}",
     "probability of the least probable prototype": "{prototype least probability:~.3}",
-    "First ok, of all paths": "{first ok, paths:~p} %",
-    "Middle ok, of all paths": "{middle ok, paths:~p} %",
-    "Last ok, of all paths": "{last ok, paths:~p} %",
-    "First, Middle and Last ok, of all digits and targets": "{all three ok, pairs:~p} %",
+    "First ok, of all paths": "{first ok, paths:~p}%",
+    "Middle ok, of all paths": "{middle ok, paths:~p}%",
+    "Last ok, of all paths": "{last ok, paths:~p}%",
+    "First, Middle and Last ok, of all digits and targets": "{all three ok, pairs:~p}%",
     "τ of First": "{first tau:~}",
-    "paths that leave the target again": "{re-crossing:~p} %",
+    "paths that leave the target again": "{re-crossing:~p}%",
     "reconstruction error (mean square of a pixel)": "{reconstruction error:~.4}",
-    "reconstructions predicted as the digit they are of": "{reconstruction agreement:~p} %",
+    "reconstructions predicted as the digit they are of": "{reconstruction agreement:~p}%",
     "milliseconds per digit and target, three paths": "{milliseconds, per digit and target:~}",
     "steps": "{steps:~.0}",
     "seconds of training": "{training seconds:~.1}",
@@ -33,8 +33,8 @@ LINES = {
 NEAREST = "{nearest training digit, mean:~.3} / {nearest training digit, least:~.3}"
 DASH = {
     "brightest pixel in the dash": "{brightest in the dash, sevens:~.3}",
-    "sevens without a dash": "{sevens without a dash:~p} %",
-    "fives answered": "{fives answered:~p} %",
+    "sevens without a dash": "{sevens without a dash:~p}%",
+    "fives answered": "{fives answered:~p}%",
     "density of First": "{density of first:~.3}",
     "seconds": "{seconds:~.1}",
 }
@@ -42,7 +42,7 @@ ABOUT = """# E5: the digits
 
 Made by `python -m benchmarks --experiment e5` on {name}, at commit {commit}, with {environment}, \
 on {machine}. The network that is explained has an \
-accuracy of {accuracy:.2p} % on the test digits. Seeds: {seeds}. Paths: {pairs} pairs of a digit \
+accuracy of {accuracy:.2p}% on the test digits. Seeds: {seeds}. Paths: {pairs} pairs of a digit \
 and a target (default recipe, seed by seed), three paths each. Means are weighted by counts."""
 ABOUT_NEAREST = (
     "Distance to the nearest training digit, in root mean squares of a pixel: mean / smallest."
@@ -92,17 +92,21 @@ def page(table: pd.DataFrame, name: str) -> str:
         for mode in ("free", "exact", "latent")
         if (line := figures.line(*side, label=f"dash: {mode}"))["seconds"].repeats
     ]
-    old = (table["code"] != code_of("e5")).any()
-    mark = f"{OUTDATED}: code has changed since these figures were measured."
-    parts = [about, *([mark] if old else []), grid(HEADS, rows)]
+    parts = [about, *filter(None, [outdated(table)]), grid(HEADS, rows)]
     parts += ["## Nearest training digit", ABOUT_NEAREST, grid(HEADS, near)]
     parts += ["## No dash", ABOUT_DASH, grid(("model, labels", "enforce", *DASH), dash)]
     return "\n\n".join(parts) + "\n"
 
 
+def outdated(table: pd.DataFrame) -> str:
+    """Returns a line that marks figures whose code has changed since; else nothing."""
+    old = (table["code"] != code_of("e5")).any()
+    return f"{OUTDATED}: code has changed since these figures were measured." if old else ""
+
+
 def _text(line: Line, template: str) -> str:
     """Returns a filled template, without the percent sign of a figure that is missing."""
-    return template.format_map(line).replace("– %", "–")
+    return template.format_map(line).replace("–%", "–")
 
 
 def gallery(table: pd.DataFrame, name: str) -> str:
@@ -127,5 +131,5 @@ def gallery(table: pd.DataFrame, name: str) -> str:
     template = Path(__file__).with_name("gallery.txt").read_text(encoding="utf-8")
     return template.format(
         name=name, accuracy=accuracy, ours=ours, paper=paper, near=near, test=test, exact=exact,
-        free=free,
+        free=free, mark=f"\n{mark}\n" if (mark := outdated(table)) else "",
     )  # fmt: skip

@@ -79,7 +79,7 @@ class Figure:
         digits, scale = int(match[2] or 2), 100.0 if match[3] else 1.0
         mean = self.hits / self.count if match[1] == "~" and self.count else self.mean
         text = f"{scale * mean:.{digits}f}"
-        if match[3] and mean < 1 - 1e-9 and float(text) >= 100:  # what is not all is not 100 %
+        if match[3] and mean < 1 - 1e-9 and float(text) >= 100:  # what is not all is not 100%
             text = f"{100 - 10.0**-digits:.{digits}f}"
         if match[1] != "±" or math.isnan(self.deviation):
             return text

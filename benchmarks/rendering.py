@@ -10,7 +10,7 @@ import pandas as pd
 from benchmarks import comparison, digits_page, drawing, pages
 from benchmarks.claims import CLAIMS
 from benchmarks.e5 import figures_of, read_figures
-from benchmarks.figures import Figures, commits, grid, insert, outdated, pairs_of, part
+from benchmarks.figures import OUTDATED, Figures, commits, grid, insert, outdated, pairs_of, part
 from benchmarks.jobs import Store, keep, kept, kept_instances, kept_runs, write
 from benchmarks.judging import MODELS, NO, PARTLY, YES, Evidence, graded
 from benchmarks.plan import Plan
@@ -29,11 +29,12 @@ ABOUT = (
     "Each claim of the paper that figures can decide, tested pair by pair: for its model with the "
     "loss *as printed* (KL(c) of each row), with a Gumbel draw of the cluster, *as read here* "
     '(`recipe="paper"`, KL(c) of a batch), and for lapace\'s default recipe. A claim *holds* on a '
-    "pair if every margin that it is read as has a positive 95 % interval (paired bootstrap over "
-    "seeds and instances; figures without spread are compared as they are). It is *confirmed* if "
-    "it holds on every pair it names, *partly confirmed* if on some, *not confirmed* if on none. "
-    "Pairs whose interval holds zero are *open*, which is not holding. `{command}` writes this "
-    "page."
+    "pair if every margin that it is read as has a positive 95% interval: of a paired bootstrap "
+    "over seeds and instances, or Student's where only a figure of each seed is known. Shares of "
+    "what was counted, ranks and means of curves have no interval and are compared as they are. It "
+    "is *confirmed* if it holds on every pair it names, *partly confirmed* if on some, *not "
+    "confirmed* if on none. Pairs whose interval holds zero are *open*, which is not holding. "
+    "`{command}` writes this page."
 )
 ABOUT_QUICK = " **These are of the quick version: its few rows and one seed decide nothing.**"
 
@@ -58,9 +59,11 @@ def findings_page(e: Evidence) -> list[str]:
     """Returns the page: a verdict per finding."""
     about = ABOUT.format(command="python -m benchmarks --render")
     about += ABOUT_QUICK if e.plan.is_quick else ""
-    own = part(e.table, "e2")
-    mark = outdated(e.plan, own, "e2") if len(own) else ""
-    return ["# The paper's findings", about, *([mark] if mark else []), findings(e)]
+    kinds = [kind for kind in ("e1", "e2", "e3", "e4", "privacy") if len(part(e.table, kind))]
+    old = [kind for kind in kinds if outdated(e.plan, part(e.table, kind), kind)]
+    old += ["e5"] if e.digits_are_old else []
+    text = f"{OUTDATED}: code has changed since figures of {', '.join(old)} were measured."
+    return ["# The paper's findings", about, *([text] if old else []), findings(e)]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -70,7 +73,7 @@ Page = Callable[[Plan, pd.DataFrame], list[str]]
 Block = Callable[[Plan, pd.DataFrame], str]
 PAGES: Mapping[str, Page] = {
     "grid": pages.readings, "e1": pages.e1, "e2": comparison.page, "e3": pages.e3, "e4": pages.e4,
-    "clusters": pages.clusters, "tuning": pages.tuning, "privacy": pages.privacy,
+    "clusters": pages.clusters, "privacy": pages.privacy,
 }  # fmt: skip
 BLOCKS: Mapping[str, Block] = {
     "e1": pages.e1_brief,
@@ -89,6 +92,8 @@ def pages_of(e: Evidence) -> dict[str, str]:
     found = {
         name: page(e.plan, own) for name, page in PAGES.items() if len(own := part(e.table, name))
     }
+    if len(own := part(e.table, "tuning")):
+        found["tuning"] = pages.tuning(e.plan, own, part(e.table, "e2"))
     found["findings"] = findings_page(e)
     return {name: "\n\n".join(parts) + "\n" for name, parts in found.items()}
 
@@ -108,8 +113,10 @@ def read_evidence(plan: Plan, folder: Path) -> Evidence:
     origins = kept_runs(folder).drop_duplicates("settings", keep="last").set_index("settings")
     table = kept(folder)
     named = {name: table["settings"].map(origins[name]).fillna("") for name in ORIGIN}
-    digits = figures_of(read_figures(folder / "e5.csv"))
-    return Evidence(plan, table.assign(**named), digits, kept_instances(folder))
+    digits = read_figures(folder / "e5.csv")
+    old = bool(len(digits) and digits_page.outdated(digits))
+    figures = figures_of(digits)
+    return Evidence(plan, table.assign(**named), figures, kept_instances(folder), old)
 
 
 def write_all(plan: Plan, store: Store, out: Path, *, shown: bool = False) -> None:

@@ -209,7 +209,7 @@ SHORT = {
     "RobXCE": "RobXCE: NNCE's row, moved to where noise does not matter",
     "DiCE": "DiCE: random search (mean of five)",
     **{
-        f"{pick}, as read here": f"LAPACE, the paper's method: *{pick.lower()}* (mean of five)"
+        f"{pick}, as read here": f"LAPACE, our reading of the paper: *{pick.lower()}* (mean of five)"
         for pick in PICKS[:3]
     },
     "nearest": "lapace, *nearest*",

@@ -177,10 +177,12 @@ def path(
         return _strip(drawn, ax)
     needed = drawn.needed()
     early, late = ([i for i in features if i not in needed] for features in drawn.changes())
+    later = "changed only after the flip" if drawn.flips else "changed only later"
+    later += ", not needed" if needed else ""
     groups = [
         ("", [*needed], SOFT),
         ("also changed at the flip, not needed" if needed else "", early, PALE if needed else SOFT),
-        ("changed only after the flip" if drawn.flips else "changed only later", late, PALE),
+        (later, late, PALE),
     ]
     room, shown = ROWS, []
     for title, features, shade in groups:
@@ -399,7 +401,7 @@ class _PathTable:
                 f"Instance {shorten(str(drawn.instance.name), 24)}, on the path to {end}: the "
                 f"decision flips after {drawn.tau:.0%} of it, with {counted(changes, 'change')}"
             )
-            text += f"; {needed} {'is' if needed == 1 else 'are'} enough." if needed else "."
+            text += f". The best answer has {needed}." if needed else "."
         style.title(self.ax, drawn.title, pad=22)
         look: dict[str, Any] = {"ha": "left", "va": "bottom", "fontsize": 9.5, "color": SOFT}
         style.write(self.ax, 0, 1.0, text, transform=self.ax.transAxes, **look)

@@ -93,7 +93,7 @@ def _about(rows: Counterfactuals, row: int) -> str:
     parts += [f"probability {probability:.2f}"] if _is_known(probability) else []
     parts.append(f"distance {rows.distance[row]:.2f}")
     if _is_known(density):
-        parts.append(f"more typical than {density:.0%} of training rows with that label")
+        parts.append(f"{density:.0%} of training rows with that label are less typical")
     parts += [f"mark: {rows.mark[row]}"] if rows.mark[row] else []
     return ", ".join(parts)
 

@@ -279,21 +279,21 @@ def test_a_list_is_loosened_by_the_category_that_is_needed():
 # --- ways --------------------------------------------------------------------------------------
 
 
-def every(rows) -> np.ndarray:
-    """That all rows keep a margin."""
-    return np.ones(len(rows), dtype=bool)
+def unchanged(rows):
+    """No step is judged."""
+    return rows
 
 
 def test_a_dial_needs_nothing_but_the_stored_result(explanation):
     stored = Explanation.from_json(json.loads(json.dumps(explanation.to_json())))
-    again, now = cards(stored, every), cards(explanation, every)
+    again, now = cards(stored, unchanged), cards(explanation, unchanged)
     assert again["cards"]
     assert [card["title"] for card in again["cards"]] == [card["title"] for card in now["cards"]]
     json.dumps(again, allow_nan=False)
 
 
 def test_every_stop_is_ok_and_named(explanation):
-    found = cards(explanation, every)["cards"]
+    found = cards(explanation, unchanged)["cards"]
     assert [card["rank"] for card in found] == sorted(card["rank"] for card in found)
     names = set()
     for card in found:
@@ -308,7 +308,7 @@ def test_every_stop_is_ok_and_named(explanation):
         others = [distance for k, distance in enumerate(distances) if k != card["start"]]
         assert others == sorted(others)
         for stop in card["stops"]:
-            only = chosen_way(explanation, stop["key"]).best()
+            only = chosen_way(explanation, stop["key"], unchanged).best()
             assert len(only) == 1
             assert only.ok.all()
             assert len(stop["changes"]) == only.changed[0]
@@ -320,7 +320,7 @@ def test_every_stop_is_ok_and_named(explanation):
     assert ("Best found" in names) == bool(careful.any())
     for key in ("best9", "path999:0", "path0:999", "nearest; drop", "", "best-1"):
         with pytest.raises(ValueError, match="no such way"):
-            chosen_way(explanation, key)
+            chosen_way(explanation, key, unchanged)
     assert {"End of the way", "Half-way"} & names
     ends = [card["stops"][-1]["key"] for card in found]
     assert len(set(ends)) == len(ends)  # ways do not share their path
@@ -329,18 +329,16 @@ def test_every_stop_is_ok_and_named(explanation):
 def test_a_badge_does_not_contradict_what_stands_beside_it(explanation):
     for edges in ("none", "all", "unlikely"):
 
-        def has_margin(rows, edges=edges):
-            return {
-                "none": every(rows),
-                "all": ~every(rows),
-                "unlikely": rows.probability > 0.8,
+        def judged(rows, edges=edges):
+            edge = {
+                "none": np.zeros(len(rows), dtype=bool),
+                "all": np.ones(len(rows), dtype=bool),
+                "unlikely": rows.probability <= 0.8,
             }[edges]
+            return replace(rows, mark=np.where(edge, "edge", "").astype(object))
 
-        best = explanation.best()
-        mark = np.where(has_margin(best), "", "edge").astype(object)
-        marked = replace(best, mark=mark)
-        minimal = {**explanation.minimal, "best": marked}
-        found = cards(replace(explanation, minimal=minimal), has_margin)["cards"]
+        minimal = {pick: judged(rows) for pick, rows in explanation.minimal.items()}
+        found = cards(replace(explanation, minimal=minimal), judged)["cards"]
         for stop in (stop for card in found for stop in card["stops"]):
             assert not (stop["edge"] and stop.get("surest"))
             assert not (stop["edge"] and stop["name"] == "Recommended")
@@ -348,11 +346,32 @@ def test_a_badge_does_not_contradict_what_stands_beside_it(explanation):
                 assert stop["edge"] == (stop["chance"] <= 0.8)
 
 
+def test_every_stop_is_judged_as_picks_are(shared, explanation):
+    session, far = Session(shared), 0
+    for rows in (explanation.best(), explanation.nearest(), explanation.last()):
+        judged = session._judged(rows)
+        for name in ("density", "survival", "survival_low", "survival_high"):
+            np.testing.assert_allclose(getattr(judged, name), getattr(rows, name), atol=0.02)
+    for rows in (explanation.best(), explanation.nearest()):
+        assert ["edge" in mark for mark in session._judged(rows).mark] == [
+            "edge" in mark for mark in rows.mark
+        ]
+    assert np.isnan(explanation.density[explanation.ok]).any()  # steps that no pick chose
+    for stop in (s for card in cards(explanation, session._judged)["cards"] for s in card["stops"]):
+        assert stop["usual"]
+        assert 0 <= stop["keepsLow"] <= stop["keeps"] <= stop["keepsHigh"] <= 1
+        if stop["key"].startswith("path"):
+            only = chosen_way(explanation, stop["key"], session._judged).best()
+            assert not np.isnan([only.density[0], only.survival[0]]).any()
+            far += not stop["edge"]
+    assert far  # a step far along a path has a margin
+
+
 def test_the_easiest_way_comes_first(explanation):
     best = explanation.best()
     turned = replace(best, distance=best.distance[::-1].copy())
     minimal = {**explanation.minimal, "best": turned}
-    found = cards(replace(explanation, minimal=minimal), every)["cards"]
+    found = cards(replace(explanation, minimal=minimal), unchanged)["cards"]
     efforts = [card["stops"][card["start"]]["distance"] for card in found]
     assert efforts == sorted(efforts)
 
@@ -383,7 +402,7 @@ def test_the_page_has_no_words_of_machine_learning(shared, explanation):
         part for text in texts for part in re.findall(r"template: `(.*?)`,\n", text, re.DOTALL)
     ]
     assert len(templates) > 8
-    stops = [stop for card in cards(explanation, every)["cards"] for stop in card["stops"]]
+    stops = [stop for card in cards(explanation, unchanged)["cards"] for stop in card["stops"]]
     bare = re.sub(r'="[^"]*"', "", "".join(templates))
     shown = re.sub(r"<[^>]*>|\{\{.*?\}\}", " ", bare, flags=re.DOTALL)
     shown += json.dumps([[stop["name"], stop["usual"]] for stop in stops])

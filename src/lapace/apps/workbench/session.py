@@ -30,8 +30,9 @@ from lapace.apps.workbench.limits import (
     make_query,
 )
 from lapace.apps.workbench.ways import WAYS, cards, chosen_way
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Floats
 from lapace.budget import Budget, current
+from lapace.classifier.outputs import log_odds
 from lapace.constraints import Shorthand, System, parse
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer, Search
@@ -316,13 +317,25 @@ class Session:
 
     def _explain(self, message: Mapping[str, Any]) -> Json:
         explanation, _ = self._explained(message)
-        return cards(explanation, self._has_margin)
+        return cards(explanation, self._judged)
 
-    def _has_margin(self, rows: Counterfactuals) -> Bools:
-        """Tells which rows keep a margin, as `best` has to."""
+    def _judged(self, rows: Counterfactuals) -> Counterfactuals:
+        """Returns rows with the figures that a search has for its picks only."""
         fitted = self.shared.explainer.fitted_
-        codes = np.array([fitted.labels.index(label) for label in rows.label], dtype=np.int64)
-        return fitted.survival.has_margin(rows.schema, rows.cells, codes, rows.probability)
+        classifier = self.shared.explainer.classifier_.with_fresh_count()
+        codes, likely = classifier.query(rows.cells, rows.schema)
+        odds = np.full(len(rows), np.nan) if likely is None else log_odds(likely, codes)
+        survival, low, high = fitted.survival.estimate(rows.schema, rows.cells, codes, odds)
+        density = fitted.decoder.density(rows.schema, rows.cells, codes)
+        edge = ~fitted.survival.has_margin(rows.schema, rows.cells, codes, odds)
+        return replace(
+            rows,
+            density=density,
+            survival=survival,
+            survival_low=low,
+            survival_high=high,
+            mark=np.where(edge, "edge", "").astype(object),
+        )
 
     def _why_not(self, message: Mapping[str, Any]) -> Json:
         """Returns what to loosen, and the answer that then follows, searched for here and now.
@@ -370,7 +383,7 @@ class Session:
         """The letter about one stop of one dial."""
         explanation, _ = self._explained(message)
         try:
-            chosen = chosen_way(explanation, str(message.get("key")))
+            chosen = chosen_way(explanation, str(message.get("key")), self._judged)
         except ValueError:
             sentence = "This plan can no longer be found. Search again."
             raise _ProblemsError(("key", sentence)) from None

@@ -16,7 +16,7 @@ import numpy as np
 from lapace.apps.letters.wording import RARE, usual
 from lapace.apps.letters.words import Change, changes
 from lapace.apps.workbench.columns import PLAIN, Json, form_value, place
-from lapace.arrays import Bools, Floats
+from lapace.arrays import Floats
 from lapace.result import Counterfactuals, Explanation
 from lapace.schema import Schema
 
@@ -35,16 +35,16 @@ STOPS = {
     "last": ("End of the way", "A typical case with this decision."),
 }
 
-# Tells which ok rows keep a margin to the line between two decisions.
-HasMargin: TypeAlias = Callable[[Counterfactuals], Bools]
+# Fills in the density, survival and mark of rows: a search has them for its picks only.
+Judge: TypeAlias = Callable[[Counterfactuals], Counterfactuals]
 
 
-def cards(explanation: Explanation, has_margin: HasMargin) -> Json:
+def cards(explanation: Explanation, judge: Judge) -> Json:
     """Returns everything that the page shows of one instance's explanation.
 
     Args:
         explanation: Of one instance.
-        has_margin: Which rows keep a margin.
+        judge: Fills in what is not stored of the steps of a path.
     """
     one, chances = explanation[0], explanation.probability
     shown: Json = {
@@ -60,7 +60,7 @@ def cards(explanation: Explanation, has_margin: HasMargin) -> Json:
         best = best.where(best.ok)
         owner = _owner_of_nearest(explanation, best)
         each = [
-            _card(explanation, best, row, path, has_margin, with_nearest=row == owner)
+            _card(explanation, best, row, path, judge, with_nearest=row == owner)
             for row, path in enumerate(_paths(explanation, best))
         ]
         shown["cards"] = sorted(each, key=lambda card: card["stops"][card["start"]]["distance"])
@@ -98,23 +98,22 @@ def _card(
     best: Counterfactuals,
     row: int,
     path: int | None,
-    has_margin: HasMargin,
+    judge: Judge,
     *,
     with_nearest: bool,
 ) -> Json:
     stops, nearest = [], explanation.nearest()
     if with_nearest and not np.array_equal(nearest.cells[0], best.cells[row], equal_nan=True):
-        edge = not has_margin(nearest)[0]
-        stops.append(_stop(nearest, 0, "nearest", *STOPS["nearest"], edge=edge))
+        stops.append(_stop(nearest, 0, "nearest", *STOPS["nearest"]))
     # What lies at the edge, or comes with a word of caution, is shown and not recommended.
     edge, rare = "edge" in best.mark[row], bool(best.density[row] < RARE)
     lacks = " or ".join(["safer"] * edge + ["more usual"] * rare)
     name, meaning = STOPS["marked" if lacks else "best"]
     rank = int(best.rank[row])
-    advised = _stop(best, row, f"best{rank}", name, meaning.format(lacks), edge=edge)
+    advised = _stop(best, row, f"best{rank}", name, meaning.format(lacks))
     stops.append(advised)
     if path is not None:
-        stops += _path_stops(explanation, path, has_margin)
+        stops += _path_stops(explanation, path, judge)
     if all(stop["chance"] is not None for stop in stops):
         stops = _worth_showing(stops, advised)
         stops[-1]["surest"] = len(stops) > 1 and not stops[-1]["edge"]
@@ -130,7 +129,7 @@ def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:
     return sorted(kept, key=lambda stop: (stop["chance"], stop["distance"]))
 
 
-def _path_stops(explanation: Explanation, path: int, has_margin: HasMargin) -> list[Json]:
+def _path_stops(explanation: Explanation, path: int, judge: Judge) -> list[Json]:
     """The ok steps of a path, the picks among them by name."""
     steps = explanation.all_steps(np.array([path]))
     picked = {
@@ -139,18 +138,15 @@ def _path_stops(explanation: Explanation, path: int, has_margin: HasMargin) -> l
         if pick in explanation.picked and explanation.ok[path, explanation.picked[pick][path]]
     }
     where = np.flatnonzero(steps.ok)
-    edges = ~has_margin(steps.where(where))
-    stops = []
-    for count, (k, edge) in enumerate(zip(where.tolist(), edges, strict=True), 1):
+    rows, stops = judge(steps.where(where)), []
+    for row, k in enumerate(where.tolist()):
         pick = picked.get(float(steps.tau[k]), "")
-        name = STOPS.get(pick) or (f"Step {count} of {len(where)}", "")
-        stops.append(_stop(steps, k, f"path{path}:{k}", *name, edge=edge))
+        name = STOPS.get(pick) or (f"Step {row + 1} of {len(where)}", "")
+        stops.append(_stop(rows, row, f"path{path}:{k}", *name))
     return stops
 
 
-def _stop(
-    rows: Counterfactuals, row: int, key: str, name: str, meaning: str, *, edge: bool
-) -> Json:
+def _stop(rows: Counterfactuals, row: int, key: str, name: str, meaning: str) -> Json:
     before, after = rows.instances[rows.instance[row]], rows.cells[row]
     schema = rows.schema
     stop: Json = {
@@ -164,7 +160,7 @@ def _stop(
         "keeps": _number(rows.survival[row]),
         "keepsLow": _number(rows.survival_low[row]),
         "keepsHigh": _number(rows.survival_high[row]),
-        "edge": bool(edge),
+        "edge": "edge" in rows.mark[row],
         "distance": _number(rows.distance[row], 3),
     }
     changes, follows = _changes(schema, before, after)
@@ -222,12 +218,13 @@ def _number(value: Any, digits: int = 4) -> float | None:
 # What is kept
 
 
-def chosen_way(explanation: Explanation, key: str) -> Explanation:
+def chosen_way(explanation: Explanation, key: str, judge: Judge) -> Explanation:
     """Returns the explanation with one stop of a dial as its only way, for a letter about it.
 
     Args:
         explanation: Of one instance, answered.
         key: Of the stop, as in its card.
+        judge: Fills in what is not stored of the steps of a path.
     """
     rows: Counterfactuals | None = None
     if key == "nearest":
@@ -239,7 +236,7 @@ def chosen_way(explanation: Explanation, key: str) -> Explanation:
         path, step = int(match[1]), int(match[2])
         if path < len(explanation.instance):
             steps = explanation.all_steps(np.array([path]))
-            rows = steps.where(np.arange(len(steps)) == step)
+            rows = judge(steps.where(np.arange(len(steps)) == step))
     if rows is None or not len(rows) or not rows.ok.all():
         raise ValueError("There is no such way.")
     only = replace(rows, rank=np.zeros(len(rows), dtype=np.int64))

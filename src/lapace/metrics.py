@@ -353,6 +353,8 @@ def evaluate(
         among = Plausibility(ok.schema, train[codes == code])
         lof[ok_codes == code] = among.lof(ok.cells[ok_codes == code])
     to_training = kneighbors(ok.schema, ok.cells, train)[0].ravel()
+    # Only picks of a path have a density: that of a part would speak for all.
+    density = ok.density[: 0 if np.isnan(ok.density).any() else None]
     values = {
         "validity": valid.instances,
         "valid_counterfactuals": valid.counterfactuals,
@@ -361,8 +363,8 @@ def evaluate(
         "distance": proximity(ok),
         "range_distance": mean(ok.schema.by_range().distance(ok.instances[ok.instance], ok.cells)),
         "changed": sparsity(ok),
-        "density": mean(ok.density),
-        "density_median": median(ok.density),
+        "density": mean(density),
+        "density_median": median(density),
         "diversity": diversity(ok),
         "lof": mean(lof),
         "lof_median": median(lof),

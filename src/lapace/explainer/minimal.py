@@ -98,27 +98,30 @@ def find_minimal(
     if "best" in problem.search.picks:
         parts += _starts_of_best(problem, todo_best, starts, oracle)
     rows = _made(problem, oracle, join_rows(parts), undo)
-    if problem.schema.shape is None and not problem.search.frugal:
+    if problem.search.frugal:
+        rows = join_rows([_closest(problem, rows), _different(problem, rows)])
+    elif problem.schema.shape is None:
         closest = join_rows([_closest(problem, rows), _different(problem, rows, count=1)])
         extended = _extended(problem, oracle, closest)
         more = join_rows([extended, _with_one_fixed(problem, oracle, starts, rows)])
         rows = join_rows([rows, _made(problem, oracle, more, undo)])
-    rows = _made(problem, oracle, _closest_alike(problem, rows), pull)
+    rows = _made(problem, oracle, rows, pull)
     chosen = join_rows([_closest(problem, rows), _different(problem, rows)])
     chosen = _made(problem, oracle, chosen, settle)
-    nearest = _with_best_step(problem, todo_nearest, take_rows(chosen, chosen.demand == OK), paths)
-    picked = {"nearest": nearest}
+    # Nothing that is known to be ok is closer than `nearest`: no row of `best`, and no start.
+    ok_rows = [InstanceRows.of(chosen.cells, chosen.instance, OK), starts.closest(OK, 1)]
+    ok_rows += [done["nearest"].as_rows(OK)] if "nearest" in done else []
+    nearest = _made(problem, oracle, _closest(problem, join_rows(ok_rows)), settle)
+    nearest = _with_best_step(problem, instance, nearest, paths)
+    results = {"nearest": _evaluated(problem, nearest, paths, oracle)}
     if "best" in problem.search.picks:
         best = _different(problem, chosen)  # what was made smaller may be alike now
         lacking = np.setdiff1d(todo_best, best.instance)  # where no row has a margin
-        if "nearest" in done:
-            nearest = join_rows([nearest, done["nearest"].as_rows(OK)])
-        picked["best"] = join_rows([best, take_rows(nearest, np.isin(nearest.instance, lacking))])
-    results = {}
-    for pick, some_rows in picked.items():
-        evaluated = _evaluated(problem, some_rows, paths, oracle)
-        both = join_rows([done[pick], evaluated]) if pick in done else evaluated
-        results[pick] = take_rows(both, np.lexsort((both.rank, both.instance)))
+        best = join_rows([best, take_rows(nearest, np.isin(nearest.instance, lacking))])
+        best_rows = [_evaluated(problem, best, paths, oracle)]
+        best_rows += [done["best"]] if "best" in done else []
+        every = join_rows(best_rows)
+        results["best"] = take_rows(every, np.lexsort((every.rank, every.instance)))
     return results, join_rows([rows, chosen])
 
 
@@ -176,15 +179,6 @@ def _made(
         problem.weights,
     )
     return rows._replace(cells=cells)
-
-
-def _closest_alike(problem: Problem, rows: InstanceRows) -> InstanceRows:
-    """Returns the closest of the rows of an instance that change the same features."""
-    changed = problem.schema.changed(problem.instances.cells[rows.instance], rows.cells)
-    alike = np.c_[rows.instance, rows.demand, changed]
-    _, group = np.unique(alike, axis=0, return_inverse=True)
-    distance = problem.distances(rows.cells, rows.instance)
-    return take_rows(rows, np.sort(first_of_each(group.ravel(), distance)))
 
 
 def _closest(problem: Problem, rows: InstanceRows) -> InstanceRows:
@@ -305,7 +299,7 @@ def _closest_prototypes(problem: Problem, cells: Floats, instance: Ints, paths: 
     row, path = matches(instance, paths["instance"])
     begin = np.where(paths["begin"] >= 0, paths["begin"], paths["first"])
     firsts = paths["cells"][path, begin[path]]
-    distance = problem.schema.gaps(cells[row], firsts) @ problem.weights
+    distance = (problem.schema.gaps(cells[row], firsts) * problem.weights).sum(axis=1)
     chosen = first_of_each(row, distance)
     prototype[row[chosen]] = paths["prototype"][path[chosen]]
     return prototype

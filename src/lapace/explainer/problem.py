@@ -219,7 +219,9 @@ class Problem:
 
     def distances(self, cells: Floats, instance: Ints) -> Floats:
         """Distances of rows from the instances they are for."""
-        far: Floats = self.schema.gaps(self.instances.cells[instance], cells) @ self.weights
+        gaps = self.schema.gaps(self.instances.cells[instance], cells)
+        # Not a matrix product: its last digit depends on the number of rows.
+        far: Floats = (gaps * self.weights).sum(axis=1)
         return far
 
     def feasible(self, cells: Floats, instance: Ints) -> Bools:

@@ -209,8 +209,8 @@ def _columns(
     paths: Paths = {**steps._asdict(), **traced._asdict()}
     del paths["steps"], paths["lines"]
     density, picked = np.full((count, size), np.nan), np.zeros((count, size), dtype=bool)
-    for name in ON_PATH:
-        picked[np.arange(count), paths[name]] |= name in problem.search.picks
+    for name in set(ON_PATH) & set(problem.search.picks):  # a pick may also be a step of the grid
+        picked |= steps.tau == steps.tau[np.arange(count), paths[name], None]
     density[picked] = oracle.density(steps.take(picked), instance[np.nonzero(picked)[0]])
     cells = steps.cells.reshape(count * size, steps.cells.shape[2])
     distance = problem.distances(cells, np.repeat(instance, size)).reshape(count, size)

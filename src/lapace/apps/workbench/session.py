@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +37,8 @@ from lapace.constraints import Shorthand, System, parse
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer, Search
 from lapace.result import Counterfactuals, Explanation, record
-from lapace.schema import Schema
-from lapace.table import read, spelling
+from lapace.schema import Reading, Schema
+from lapace.table import spelling
 
 __all__ = ["Session", "Shared"]
 
@@ -48,22 +48,6 @@ ROUNDS = 3  # of loosening until there is a way
 MAX_QUERIES = 50_000  # rows the classifier may be queried about to find out why nothing fits
 REASONS = 0.7  # share of a message's time for the reasons: the answer that follows needs the rest
 SEARCH = Search(n_best=WAYS)
-
-
-class ListedRows(NamedTuple):
-    """Rows that visitors may choose from.
-
-    Attributes:
-        schema: The columns, with levels that only these rows have.
-        cells: The rows, (n, d).
-        names: Their ids, or numbers from 1.
-        problems: Why a row cannot be read, by its position.
-    """
-
-    schema: Schema
-    cells: Floats
-    names: tuple[str, ...]
-    problems: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -87,16 +71,21 @@ class Shared:
             raise InputError("Only a page for advisers lists instances: advisers=True.")
 
     @cached_property
-    def rows(self) -> ListedRows:
-        """The rows of the file."""
-        schema = self.explainer.schema_
-        if self.instances is None:
-            return ListedRows(schema, np.empty((0, len(schema.features))), (), {})
-        table = read(self.instances)
-        reading = schema.read(table)
-        ids = range(1, len(table) + 1) if table.ids is None else table.ids
-        names = tuple(map(spelling, ids))
-        return ListedRows(reading.schema, reading.cells, names, dict(reading.problems))
+    def rows(self) -> Reading:
+        """The rows of the file, which visitors may choose from."""
+        return self.explainer.schema_.read([] if self.instances is None else self.instances)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The ids of the rows, or numbers from 1."""
+        ids = range(1, len(self.rows.cells) + 1) if self.rows.ids is None else self.rows.ids
+        return tuple(map(spelling, ids))
+
+    @cached_property
+    def labels(self) -> list[Any]:
+        """The classifier's labels."""
+        labels: list[Any] = self.explainer.classes_.tolist()
+        return labels
 
     @property
     def schema(self) -> Schema:
@@ -109,7 +98,7 @@ class Shared:
         cells = self.rows.cells[:LISTED]
         if not len(cells):
             return []
-        labels, unreadable = self.explainer.classes_, self.rows.problems
+        labels, unreadable = self.labels, self.rows.problems
         try:
             codes = self.explainer.classifier_.with_fresh_count().predict(cells, self.schema)
         except ClassifierError:  # on one of them: the page shows each one's decision when chosen
@@ -122,31 +111,31 @@ class Shared:
     def page(self) -> Json:
         """The values that the page needs to begin with."""
         rules, schema = self.explainer.fitted_.rules, self.schema
-        labels = [str(label) for label in self.explainer.classes_]
         return {
             "columns": describe(schema, rules),
-            "labels": labels,
-            "target": labels.index(str(self.target)) if self.target is not None else None,
+            "labels": list(map(str, self.labels)),
+            "target": None if self.target is None else self.labels.index(self.target),
             "rules": [{"text": in_words(rule, schema, PLAIN), "note": rule.note} for rule in rules],
             "cases": [
                 {"name": name, "label": label}
-                for name, label in zip(self.rows.names, self.decisions, strict=False)
+                for name, label in zip(self.names, self.decisions, strict=False)
             ],
             "advisers": self.advisers,
-            "unlisted": max(0, len(self.rows.names) - LISTED),
-            "first": self._first(),
+            "unlisted": max(0, len(self.names) - LISTED),
+            "first": self._first,
             "caution": self.explainer.report_.verdict_for(self.target) == "fails",
-            "fingerprint": self._fingerprint(),
+            "fingerprint": self._fingerprint,
         }
 
+    @property
     def _first(self) -> int:
         """The row to begin with: the first without the target label."""
-        wanted = None if self.target is None else str(self.target)
-        known = [i for i, label in enumerate(self.decisions) if label is not None]
-        return next((i for i in known if self.decisions[i] != wanted), 0)
+        others = (None, None if self.target is None else str(self.target))
+        return next((i for i, label in enumerate(self.decisions) if label not in others), 0)
 
+    @property
     def _fingerprint(self) -> str:
-        """Returns a text that differs for other columns: what a browser keeps is then dropped."""
+        """A text that differs for other columns: what a browser keeps is then dropped."""
         features = [{**f, "knots": None} for f in self.schema.to_json()["features"]]
         text = json.dumps(features)
         return sha256(f"{text}{self.explainer.classes_}".encode()).hexdigest()[:16]
@@ -189,17 +178,17 @@ class Session:
 
     def _case(self, message: Mapping[str, Any]) -> Json:
         """A row of the file: by its position, or by its name."""
-        rows, name = self.shared.rows, message.get("name")
+        rows, names, name = self.shared.rows, self.shared.names, message.get("name")
         if name is None:
             position = int(message.get("position") or 0)
         else:
-            position = rows.names.index(str(name)) if str(name) in rows.names else -1
-        if not 0 <= position < len(rows.names):
+            position = names.index(str(name)) if str(name) in names else -1
+        if not 0 <= position < len(names):
             raise _ProblemsError(("name", f"There is no row “{name or position}”."))
         if position in rows.problems:
             raise _ProblemsError(("name", f"This row cannot be read: {rows.problems[position]}"))
         values = form_values(rows.schema, rows.cells[position])
-        return {"position": position, "name": rows.names[position], "values": values}
+        return {"position": position, "name": names[position], "values": values}
 
     def _judge(self, message: Mapping[str, Any]) -> Json:
         """The decision on a row, and which limits it breaks, where it started from another."""
@@ -208,23 +197,22 @@ class Session:
         known = self._known(message.get("base")) if start is None else start
         cells = self._cells(message.get("row"), known, tried=start is not None)
         cells = schema.derive(cells[None], None if known is None else known[None])[0]
-        query = make_query(message.get("limits") or {}, schema, list(shared.explainer.classes_))
+        query = make_query(message.get("limits") or {}, schema, shared.labels)
         rows = cells[None] if start is None else np.stack([cells, start])
         classifier = shared.explainer.classifier_.with_fresh_count()
         try:
             codes, likely = classifier.query(rows, schema)
         except ClassifierError:
             raise _ProblemsError(("row", "No decision can be made on these values.")) from None
-        labels = [str(label) for label in shared.explainer.classes_]
         own = int(codes[-1])
-        wanted = _wanted_code(query, list(shared.explainer.classes_), own)
+        wanted = _wanted_code(query, shared.labels, own)
         chance = None
         if likely is not None:
             share = likely[0, wanted] if wanted >= 0 else 1.0 - likely[0, own]
             chance = round(float(share), 4)
         reached = int(codes[0]) == wanted if wanted >= 0 else int(codes[0]) != own
         return {
-            "label": labels[codes[0]],
+            "label": str(shared.labels[codes[0]]),
             "chance": chance,
             "reached": bool(reached),
             "values": form_values(schema, cells),
@@ -262,7 +250,7 @@ class Session:
     def _explained(self, message: Mapping[str, Any]) -> tuple[Explanation, LimitQuery]:
         shared = self.shared
         limits = message.get("limits") or {}
-        query = make_query(limits, shared.schema, list(shared.explainer.classes_))
+        query = make_query(limits, shared.schema, shared.labels)
         if query.problems:
             raise _ProblemsError(*query.problems)
         cells = self._cells(message.get("row"), self._known(message.get("base")))
@@ -276,8 +264,9 @@ class Session:
         if self._last is not None and self._last[0] == key:
             return self._last[1], query
         row = record(shared.schema, cells)
-        if "id" not in row:
-            row = {"id": str(name or "your own")[:100], **row}
+        id_column = str(next(iter(shared.schema.template.index), "id"))
+        if id_column not in row:
+            row = {id_column: str(name or "your own")[:100], **row}
         try:
             explanation = self._searched(row, query, shown)
         except InputError as error:  # limits that contradict the rules for every row
@@ -289,7 +278,7 @@ class Session:
         """Searches for ways of one row; ways shown before that are within the limits stay."""
         schema, candidates = self.shared.schema, None
         if shown and query.constraints and "instance" not in schema.names:
-            ids = read([row]).ids
+            ids = schema.read([row]).ids
             of = 0 if ids is None else ids[0]
             candidates = [{**record(schema, cells), "instance": of} for cells in shown]
         return self.shared.explainer.explain(

@@ -82,7 +82,7 @@ def _paths(explanation: Explanation, best: Counterfactuals) -> list[int | None]:
 def _gap(explanation: Explanation, path: int, cells: Floats) -> float:
     """The distance from a row to the nearest ok step of a path."""
     steps = explanation.cells[path][explanation.ok[path]]
-    return float(explanation.schema.gaps(cells, steps).sum(axis=1).min())
+    return float(explanation.schema.distance(cells, steps).min())
 
 
 def _owner_of_nearest(explanation: Explanation, best: Counterfactuals) -> int:
@@ -90,7 +90,7 @@ def _owner_of_nearest(explanation: Explanation, best: Counterfactuals) -> int:
     nearest = explanation.nearest()
     if not nearest.ok.any() or not len(best):
         return -1
-    return int(explanation.schema.gaps(nearest.cells[0], best.cells).sum(axis=1).argmin())
+    return int(explanation.schema.distance(nearest.cells[0], best.cells).argmin())
 
 
 def _card(
@@ -109,15 +109,14 @@ def _card(
     edge, rare = "edge" in best.mark[row], bool(best.density[row] < RARE)
     lacks = " or ".join(["safer"] * edge + ["more usual"] * rare)
     name, meaning = STOPS["marked" if lacks else "best"]
-    rank = int(best.rank[row])
-    advised = _stop(best, row, f"best{rank}", name, meaning.format(lacks))
+    advised = _stop(best, row, f"best{best.rank[row]}", name, meaning.format(lacks))
     stops.append(advised)
     if path is not None:
         stops += _path_stops(explanation, path, judge)
     if all(stop["chance"] is not None for stop in stops):
         stops = _worth_showing(stops, advised)
         stops[-1]["surest"] = len(stops) > 1 and not stops[-1]["edge"]
-    return {"title": advised["title"], "rank": rank, "start": stops.index(advised), "stops": stops}
+    return {"title": advised["title"], "start": stops.index(advised), "stops": stops}
 
 
 def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:
@@ -179,7 +178,6 @@ def _changes(schema: Schema, before: Floats, after: Floats) -> tuple[list[Json],
             "value": form_value(feature, after[i]),
             "from": place(feature, before[i]),
             "to": place(feature, after[i]),
-            "way": change.direction,
         }
 
     own, derived = changes(schema, before, after, PLAIN)
@@ -206,7 +204,7 @@ def name_of_way(schema: Schema, before: Floats, after: Floats) -> str:
         for change in changes(schema, before, after, PLAIN)[0]
     ]
     more = len(texts) - NAMED if len(texts) > NAMED + 1 else 0
-    listed = ", ".join(texts[: NAMED if more else None]) + (f" and {more} more" if more > 0 else "")
+    listed = ", ".join(texts[: NAMED if more else None]) + (f" and {more} more" if more else "")
     return listed[:1].upper() + listed[1:]
 
 

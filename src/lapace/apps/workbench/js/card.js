@@ -68,7 +68,7 @@ export const Card = {
   computed: {
     id() { return "way-" + this.number; },
     stops() {
-      const today = { key: "today", name: "Today", label: this.answer.label, chance: this.answer.chance ?? null,
+      const today = { key: "today", name: "Today", label: this.answer.label, chance: this.answer.chance,
         keeps: null, usual: "", named: true, changes: [], follows: [], reached: false };
       return [today, ...this.card.stops.map((stop) => ({ ...stop, reached: true, named: !/^Step/.test(stop.name) }))];
     },
@@ -82,7 +82,7 @@ export const Card = {
       return times === "1.0" ? "the least" : times + "×";
     },
     just() { return this.now.reached && this.now.edge; },
-    now() { return this.stops[Math.min(this.stop, this.stops.length - 1)]; },
+    now() { return this.stops[this.stop]; },
     spokenStop() {
       return this.now.name + ": " + this.now.label + (this.now.chance === null ? ""
         : ", chance " + percent(this.now.chance));

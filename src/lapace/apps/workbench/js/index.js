@@ -3,10 +3,12 @@ import { Card } from "./card.js";
 import { CaseForm } from "./form.js";
 import { Kept, LetterDialog } from "./kept.js";
 import { Limits } from "./limits.js";
-import { fieldText, percent } from "./shared.js";
+import { changesText, download, percent } from "./shared.js";
 import { WhatIf } from "./whatif.js";
 
+const STORED = ["origin", "base", "row", "limits", "answer", "why", "dials", "kept", "formOpen", "begin", "question"];
 const noLimits = (target) => ({ features: {}, most: null, typed: [], target });
+const failure = (reply) => reply.failed || (reply.problems ?? []).map(([, words]) => words).join(" ");
 const copy = (value) => JSON.parse(JSON.stringify(value ?? null));
 
 export const Workbench = {
@@ -39,7 +41,7 @@ export const Workbench = {
           <select id="target" class="decision wanted" :value="limits.target ?? ''" @change="changeTarget($event.target.value)">
             <option value="">{{ page.labels.length === 2 ? "the other" + (limits.target === null && wanted ? ": " + wanted : "") : "any other" }}</option>
             <option v-for="(label, i) in page.labels" :key="i" :value="i">{{ label }}</option></select></div>
-        <div v-if="answer && typeof answer.chance === 'number'">
+        <div v-if="answer && answer.chance !== null">
           <p class="quiet">Chance of that today</p><p class="decision">{{ percent(answer.chance) }}</p></div>
         <p class="state" role="status" aria-live="polite">{{ forgotten ? "What you entered is forgotten. " : "" }}{{ status || summary }}</p>
       </section>
@@ -97,7 +99,7 @@ export const Workbench = {
               <ul class="steps"><li v-for="(step, i) in why.steps" :key="i"><template v-if="step.then"><strong>“{{ step.then }}”</strong>
                 {{ step.now ? "instead of “" + step.now + "”" : "" }}</template><strong v-else>without “{{ step.now }}”</strong></li></ul></template>
             <p v-if="promised" class="promise">{{ why.steps.length ? "You would then see:" : "There is a way after all:" }}
-              <strong>{{ promised.changes.map((c) => page.columns[c.f].label + " " + c.before + " → " + c.after).join(", ") }}</strong>
+              <strong>{{ changesText(page.columns, promised.changes) }}</strong>
               ({{ promised.label }}{{ promised.edge ? ", only just" : "" }}{{ promised.chance === null ? "" : ", chance " + percent(promised.chance) }}).</p>
             <button v-if="why.then" class="primary" @click="loosen">{{ why.steps.length ? "Loosen and search again" : "Show it" }}</button>
           </template>
@@ -185,7 +187,7 @@ export const Workbench = {
 
   created() {
     this.pending = new Map();
-    this.count = 0;
+    this.count = this.latest = 0;
     this.storageKey = "lapace-workbench:" + this.page.fingerprint;
   },
   mounted() {
@@ -198,7 +200,7 @@ export const Workbench = {
   },
 
   methods: {
-    percent, fieldText,
+    changesText, percent,
 
     // -- messages ------------------------------------------------------------------------------
     ask(kind, message = {}) {
@@ -288,14 +290,13 @@ export const Workbench = {
       clearTimeout(this.timer);
       this.soon = false;
       this.failed = "";
-      const mine = (this.latest = (this.latest ?? 0) + 1);
+      const mine = ++this.latest;
       const derived = this.page.columns.some((column) => column.derived.length);
       if (derived && this.origin.position === "own") await this.follow();
       const question = { row: this.row, base: this.base, limits: this.limits, name: this.origin.name, shown: this.shown() };
       const reply = await this.working("Looking for ways …", () => this.ask("explain", question));
       if (mine !== this.latest) return;
       if (reply.failed !== undefined) { this.failed = reply.failed; return; }
-      this.problems = {}; this.limitProblems = [];
       if (reply.problems) { this.showProblems(reply.problems); return; }
       this.show(reply, question);
       if (this.nothing) await this.whyNot(mine);
@@ -310,12 +311,12 @@ export const Workbench = {
       this.question = copy(question);
       this.save();
     },
-    shown(others = []) {  // ways found for these details so far: one within a new limit must not vanish
-      if (JSON.stringify(this.question?.row) !== JSON.stringify(this.row)) return others;
+    shown() {  // ways found for these details so far: one within a new limit must not vanish
+      if (JSON.stringify(this.question?.row) !== JSON.stringify(this.row)) return [];
       const stops = this.cards.flatMap((card) => card.stops.filter((stop) => /^(best|nearest)/.test(stop.key)));
       const ways = stops.map((stop) => Object.fromEntries(
         stop.changes.map((change) => [this.page.columns[change.f].name, change.value])));
-      const every = [...others, ...ways, ...(this.question.shown ?? [])].map((way) => JSON.stringify(way));
+      const every = [...ways, ...(this.question.shown ?? [])].map((way) => JSON.stringify(way));
       return [...new Set(every)].slice(0, 20).map((way) => JSON.parse(way));
     },
     async follow() {  // values that follow from others
@@ -358,8 +359,8 @@ export const Workbench = {
     isKept(card, i) { return this.kept.some((plan) => plan.id === this.planOf(card, i).id); },
     keep(card, i) {
       const plan = this.planOf(card, i);
-      if (this.kept.some((other) => other.id === plan.id)) this.removePlan(plan);
-      else this.kept = [...this.kept, plan];
+      if (this.isKept(card, i)) { this.removePlan(plan); return; }
+      this.kept = [...this.kept, plan];
       this.save();
     },
     removePlan(plan) {
@@ -372,16 +373,12 @@ export const Workbench = {
         () => this.ask("letter", { ...plan.question, key: plan.stop.key }));
       this.writing = null;
       if (reply.html) this.letterShown = reply;
-      else this.failed = reply.failed || reply.problems?.[0]?.[1] || "";
+      else this.failed = failure(reply);
     },
     async downloadJson(plan) {
       const reply = await this.working("Preparing the file …", () => this.ask("json", plan.question));
-      if (!reply.text) { this.failed = reply.failed || reply.problems?.[0]?.[1] || ""; return; }
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([reply.text], { type: "application/json" }));
-      link.download = reply.file;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+      if (reply.text) download(reply.file, reply.text, "application/json");
+      else this.failed = failure(reply);
     },
     openWhatIf(card, i) {
       const row = { ...this.question.row };
@@ -400,10 +397,10 @@ export const Workbench = {
         features[name] = same ? { mode: "keep" } : column.kind === "choice" ? { mode: "free", levels: [value], must: true }
           : { mode: "free", low: value, high: value };
       }
-      this.latest = (this.latest ?? 0) + 1;  // an answer on its way is no longer wanted
+      this.latest += 1;  // an answer on its way is no longer wanted
       const question = { ...this.question, limits: { ...this.limits, most: null, features }, shown: [way] };
       const reply = await this.working("Making this your way …", () => this.ask("explain", question));
-      if (reply.failed || reply.problems) return reply.failed || reply.problems.map(([, words]) => words).join(" ");
+      if (reply.failed || reply.problems) return failure(reply);
       if (reply.status !== "answered") return "No way could be made of this. Change a value, then try again.";
       const card = reply.cards[0];
       Object.assign(card.stops[card.start], { name: "Your own values", meaning: "What you tried yourself." });
@@ -422,18 +419,15 @@ export const Workbench = {
     saveSoon() { clearTimeout(this.saving); this.saving = setTimeout(() => this.save(), 300); },
     save() {
       if (this.erased) return;
-      const { origin, base, row, limits, answer, why, dials, kept, formOpen, begin, question } = this;
-      const all = { origin, base, row, limits, answer, why, dials, kept, formOpen, begin, question };
+      const all = Object.fromEntries(STORED.map((name) => [name, this[name]]));
       try { localStorage.setItem(this.storageKey, JSON.stringify(all)); } catch { /* full, or shut */ }
     },
     restore() {
       let found = null;
       try { found = JSON.parse(localStorage.getItem(this.storageKey)); } catch { /* nothing kept */ }
       if (found?.row && found.limits) {
-        const { question, ...state } = found;
-        Object.assign(this, state);
-        this.question = question;
-        const same = JSON.stringify([question?.row, question?.limits])
+        Object.assign(this, found);
+        const same = JSON.stringify([this.question?.row, this.question?.limits])
           === JSON.stringify([this.row, this.limits]);
         if (!this.begin && (!this.answer || !same)) this.explain();
         return;

@@ -1,5 +1,5 @@
 // Plans that were kept: compare two, print, download.
-import { percent } from "./shared.js";
+import { changesText, download, percent } from "./shared.js";
 
 export const Kept = {
   props: { plans: Array, columns: Array },
@@ -12,7 +12,7 @@ export const Kept = {
       <li v-for="plan in plans" :key="plan.id">
         <label class="pick"><input type="checkbox" :checked="chosen.includes(plan.id)" @change="toggle(plan.id)">
           <span><strong>{{ plan.title }}</strong>
-          <span class="quiet">{{ plan.stop.changes.map((c) => columns[c.f].label + " " + c.before + " → " + c.after).join(", ") }}</span>
+          <span class="quiet">{{ changesText(columns, plan.stop.changes) }}</span>
           <span class="quiet">{{ plan.name ? plan.name + " · " : "" }}{{ plan.stop.name }} · {{ plan.stop.label }}<template
             v-if="plan.stop.chance !== null"> · chance {{ percent(plan.stop.chance) }}</template></span></span></label>
         <span class="actions"><button @click="$emit('letter', plan)">Letter to print</button>
@@ -42,12 +42,12 @@ export const Kept = {
   computed: {
     both() { return this.plans.filter((plan) => this.chosen.includes(plan.id)).slice(0, 2); },
     features() {
-      const parts = this.both.map((plan) => [plan.stop.changes, plan.stop.follows]);
-      return [...new Set([0, 1].flatMap((k) => parts.flatMap((part) => part[k].map((change) => change.f))))];
+      const all = ["changes", "follows"].flatMap((kind) => this.both.flatMap((plan) => plan.stop[kind]));
+      return [...new Set(all.map((change) => change.f))];
     },
   },
   methods: {
-    percent,
+    changesText, percent,
     toggle(id) {
       const rest = this.chosen.filter((other) => other !== id);
       this.chosen = rest.length < this.chosen.length ? rest : [...rest, id].slice(-2);
@@ -73,12 +73,6 @@ export const LetterDialog = {
   methods: {
     leave(event) { if (event.key === "Escape") this.$refs.dialog.close(); },
     print() { this.$refs.frame.contentWindow.print(); },
-    save() {
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([this.letter.html], { type: "text/html" }));
-      link.download = this.letter.file;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    },
+    save() { download(this.letter.file, this.letter.html, "text/html"); },
   },
 };

@@ -1,19 +1,17 @@
 // What may change, how far, and how hard it is.
-import { dayNumber, dayText, fieldText, numberText } from "./shared.js";
+import { Bars, dayNumber, dayText, fieldText, isMissing, numberText } from "./shared.js";
 
 const EFFORTS = ["very easy", "easy", "as usual", "hard", "very hard", "impossible"];
 const FREE = { mode: "free", low: null, high: null, levels: null, must: false, effort: 2 };
 
 const Range = {
+  components: { Bars },
   props: { column: Object, low: [String, Number], high: [String, Number], now: [String, Number] },
   emits: ["change"],
   template: `
   <div class="range" role="group" :aria-label="'Acceptable range of ' + column.label">
     <div class="plot">
-      <svg viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true">
-        <rect v-for="(bar, i) in column.scale" :key="i" class="bar" :class="{ off: off(bar) }"
-              :x="100 * bar[0] + 0.3" :width="Math.max(0.4, 100 * (bar[1] - bar[0]) - 0.6)"
-              :y="30 - 29 * bar[2]" :height="29 * bar[2]" /></svg>
+      <Bars :column="column" :off="off" />
       <span v-if="here !== null" class="ring" :style="{ left: 100 * here + '%' }"></span>
       <input type="range" class="low" min="0" max="1000" :value="at(low, 0)" :aria-label="'Least ' + column.label"
              :aria-valuetext="low === null ? 'no limit' : text(low)" @input="drag('low', $event)">
@@ -29,13 +27,13 @@ const Range = {
   </div>`,
   computed: {
     type() { return this.column.kind === "date" ? "date" : "number"; },
-    here() { return this.now === null || this.now === undefined || this.now === "" ? null : this.at(this.now) / 1000; },
+    here() { return isMissing(this.now) ? null : this.at(this.now) / 1000; },
   },
   methods: {
     number(value) { return this.column.kind === "date" ? dayNumber(value) : Number(value); },
     text(value) { return numberText(this.column, value); },
     at(value, otherwise) {
-      if (value === null || value === undefined || value === "") return otherwise;
+      if (isMissing(value)) return otherwise;
       const share = (this.number(value) - this.column.low) / (this.column.high - this.column.low || 1);
       return Math.round(1000 * Math.min(1, Math.max(0, share)));
     },
@@ -56,7 +54,7 @@ const Range = {
       const value = column.kind === "date" ? dayText(Math.round(exact)) : String(Number(whole.toPrecision(12)));
       this.$emit("change", { [part]: free ? null : value });
     },
-    type_(part, event) { this.$emit("change", { [part]: event.target.value === "" ? null : event.target.value }); },
+    type_(part, event) { this.$emit("change", { [part]: event.target.value || null }); },
   },
 };
 
@@ -65,7 +63,7 @@ const Limit = {
   props: { column: Object, value: [String, Number], said: Object, open: Boolean, problem: String },
   emits: ["change", "open"],
   template: `
-  <li class="limit" :class="{ held: keep, set: summary }">
+  <li class="limit" :class="{ set: summary }">
     <div class="line">
       <span class="what"><span class="label">{{ column.label }}</span>
         <span class="quiet">{{ fieldText(column, value) }}<template v-if="summary"> · {{ summary }}</template></span></span>

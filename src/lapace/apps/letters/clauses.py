@@ -22,7 +22,7 @@ from lapace.constraints.language import MIRROR, Relation, Side
 from lapace.schema import Schema
 from lapace.why_not.relaxation import amount_text, joined
 
-__all__ = ["DOWN", "STAYS", "UP", "Clause", "clauses", "fixed", "in_words", "limits"]
+__all__ = ["DOWN", "STAYS", "UP", "Clause", "by_subject", "clauses", "fixed", "in_words", "limits"]
 
 STAYS, UP, DOWN = "stays as it is", "may only go up", "may only go down"
 SHORTHANDS = {"fixed": STAYS, "increasing": UP, "decreasing": DOWN}
@@ -58,7 +58,7 @@ def fixed(constraints: Iterable[Constraint], schema: Schema, words: Words) -> tu
         clause.subject: constraint.note
         for constraint in constraints
         for clause in clauses(constraint, schema, words)
-        if clause.column and clause.predicate == STAYS
+        if clause.predicate == STAYS
     }
     return tuple(subject + (f" ({note})" if note else "") for subject, note in notes.items())
 
@@ -79,18 +79,28 @@ def limits(constraints: Iterable[Constraint], schema: Schema, words: Words) -> t
         2 × rent is at most income
         if job changes, then tenure is exactly 0
     """
-    said: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for constraint in constraints:
-        for clause in clauses(constraint, schema, words):
-            if clause.predicate != STAYS:
-                predicates, notes = said.setdefault(clause.subject, ({}, {}))
-                predicates[clause.predicate] = None
-                notes.update({constraint.note: None} if constraint.note else {})
-    return tuple(
-        f"{subject} {joined(list(predicates))}".strip()
-        + (f" ({'; '.join(notes)})" if notes else "")
-        for subject, (predicates, notes) in said.items()
-    )
+    said = [
+        (clause, constraint.note)
+        for constraint in constraints
+        for clause in clauses(constraint, schema, words)
+        if clause.predicate != STAYS
+    ]
+    sentences = []
+    for subject, sentence in by_subject(clause for clause, _ in said).items():
+        notes = dict.fromkeys(note for clause, note in said if note and clause.subject == subject)
+        sentences.append(sentence + (f" ({'; '.join(notes)})" if notes else ""))
+    return tuple(sentences)
+
+
+def by_subject(parts: Iterable[Clause]) -> dict[str, str]:
+    """Joins clauses to sentences, one for each subject."""
+    said: dict[str, dict[str, None]] = {}
+    for part in parts:
+        said.setdefault(part.subject, {})[part.predicate] = None
+    return {
+        subject: f"{subject} {joined(list(predicates))}".strip()
+        for subject, predicates in said.items()
+    }
 
 
 def in_words(constraint: Constraint, schema: Schema, words: Words) -> str:

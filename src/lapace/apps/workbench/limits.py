@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lapace.apps.letters.clauses import Clause, clauses
+from lapace.apps.letters.clauses import by_subject, clauses
 from lapace.apps.letters.wording import needed_moves
 from lapace.apps.workbench.columns import PLAIN, Json, form_value, read_value
 from lapace.arrays import Floats
@@ -24,7 +24,6 @@ from lapace.constraints import ChangeLimit, Membership, System, parse
 from lapace.errors import InputError
 from lapace.result import ANY_OTHER, Move, WhyNot
 from lapace.schema import Feature, Schema
-from lapace.why_not.relaxation import joined
 
 __all__ = ["EFFORTS", "LimitQuery", "differences", "loosened", "loosening", "make_query"]
 
@@ -98,9 +97,10 @@ def make_query(limits: Mapping[str, Any], schema: Schema, labels: Sequence[Any])
         try:
             constraints.setdefault(_checked(text, schema), (name, part))
         except InputError as error:
-            typed_here = part == "typed"
-            sentence = str(error) if typed_here else _out_of_range(schema[name])
-            problems.append((f"typed:{text}" if typed_here else f"limit:{name}", sentence))
+            if part == "typed":
+                problems.append((f"typed:{text}", str(error)))
+            else:
+                problems.append((f"limit:{name}", _out_of_range(schema[name])))
     target = _target(limits.get("target"), labels)
     return LimitQuery(constraints, costs, target, tuple(problems))
 
@@ -180,19 +180,11 @@ def differences(before: LimitQuery, after: LimitQuery, schema: Schema) -> list[J
             ]
             for sources in (old, new)
         )
-        now = _words(c for c in mine if c not in other)
-        then = _words(c for c in other if c not in mine)
+        now = ", ".join(by_subject(c for c in mine if c not in other).values())
+        then = ", ".join(by_subject(c for c in other if c not in mine).values())
         if now or then:
             found.append({"now": now, "then": then})
     return found
-
-
-def _words(parts: Iterable[Clause]) -> str:
-    """Joins clauses to sentences, one for each subject."""
-    said: dict[str, list[str]] = {}
-    for part in parts:
-        said.setdefault(part.subject, []).append(part.predicate)
-    return ", ".join(f"{subject} {joined(each)}".strip() for subject, each in said.items())
 
 
 def loosening(why: WhyNot, query: LimitQuery) -> list[Move]:

@@ -44,7 +44,6 @@ REPORT = """<!doctype html>
 WAIT = 120.0  # seconds that a page waits for its socket before its session is forgotten
 BUSY = "Many visitors are asking at the moment. Try again in a few seconds."
 FAILED = "Something went wrong here. Try again, or ask an adviser."
-GONE = "The caller has gone."
 TOO_LONG = "This took too long. Try fewer limits, or try again later."
 
 log = logging.getLogger(__name__)
@@ -62,10 +61,6 @@ class WorkbenchElement(ui.element, component="workbench.js", esm={"lapace-workbe
         super().__init__()
         self._props["page"] = page
         self.on("ask", on_message)
-
-    def send(self, text: str) -> None:
-        """Hands a reply, as JSON text, to the page."""
-        self.run_method("receive", text)
 
 
 def add_pages(app: FastAPI, shared: Shared) -> None:
@@ -99,7 +94,7 @@ def add_pages(app: FastAPI, shared: Shared) -> None:
             message = event.args if isinstance(event.args, dict) else {}
             text = await answer(app.state, session, message, asked)
             if not client.is_deleted:
-                element.send(text)
+                element.run_method("receive", text)
 
         element = WorkbenchElement(page, reply)
 
@@ -149,7 +144,7 @@ async def answer(state: State, session: Session, message: Json, asked: dict[str,
             )
             return reply
     except Exception as error:
-        said = _sentence(error, budget)
+        said = _sentence(error, replaced=asked.get(kind) is not budget)
         return json.dumps({"kind": kind, "id": message.get("id"), "failed": said})
     finally:
         state.metrics.spent(budget.spent_queries, ended=bool(budget.ended))
@@ -157,12 +152,12 @@ async def answer(state: State, session: Session, message: Json, asked: dict[str,
             del asked[kind]
 
 
-def _sentence(error: Exception, budget: Budget) -> str:
-    """Says why there is no reply; empty where the page no longer waits for it."""
+def _sentence(error: Exception, *, replaced: bool) -> str:
+    """Says why there is no reply; empty where a newer message has ended this one."""
     if isinstance(error, HTTPException):
         return BUSY if error.status_code == 503 else TOO_LONG
     if isinstance(error, BudgetError):
-        return "" if budget.ended == GONE else TOO_LONG
+        return "" if replaced else TOO_LONG
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, ClassifierError):

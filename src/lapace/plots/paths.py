@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -103,13 +105,9 @@ class DrawnPath:
 
     def changes(self) -> tuple[list[int], list[int]]:
         """Returns features that differ at the flip, and features that differ only later."""
-        schema, original, cells = (
-            self.steps.schema,
-            self.original,
-            self.steps.cells[[self.first, -1]],
-        )
-        early, late = schema.changed(original, cells)
-        order, after = np.argsort(-schema.gaps(original, cells), kind="stable")
+        schema, cells = self.steps.schema, self.steps.cells[[self.first, -1]]
+        early, late = schema.changed(self.original, cells)
+        order, after = np.argsort(-schema.gaps(self.original, cells), kind="stable")
         return [int(i) for i in order if early[i]], [int(i) for i in after if (late & ~early)[i]]
 
     def needed(self) -> dict[int, float]:
@@ -175,23 +173,18 @@ def path(
     drawn = DrawnPath.of(instance, prototype)
     if drawn.steps.schema.shape is not None:
         return _strip(drawn, ax)
-    needed = drawn.needed()
-    early, late = ([i for i in features if i not in needed] for features in drawn.changes())
+    needed, (early, late) = drawn.needed(), drawn.changes()
     later = "changed only after the flip" if drawn.flips else "changed only later"
     later += ", not needed" if needed else ""
-    groups = [
-        ("", [*needed], SOFT),
-        ("also changed at the flip, not needed" if needed else "", early, PALE if needed else SOFT),
-        (later, late, PALE),
-    ]
-    room, shown = ROWS, []
-    for title, features, shade in groups:
-        shown += [(title, features[:room], shade)] if features[:room] else []
-        room -= len(features[:room])
+    also = ("also changed at the flip, not needed", PALE) if needed else ("", SOFT)
+    changed = [("", SOFT, i) for i in needed]
+    changed += [(*also, i) for i in early if i not in needed]
+    changed += [(later, PALE, i) for i in late if i not in needed]
+    shown = changed[:ROWS]
     has_probability = not np.isnan(drawn.steps.probability).all()
-    notes = _notes(drawn, sum(len(features) for _, features, _ in groups) - ROWS + room, needed)
-    lines = 1 + has_probability + ROWS - room + DIVIDER * sum(bool(title) for title, _, _ in shown)
-    lines += ABOVE_NOTES + NOTE * len(notes)
+    notes = _notes(drawn, len(changed) - len(shown), needed)
+    lines = 1 + has_probability + len(shown) + ABOVE_NOTES + NOTE * len(notes)
+    lines += DIVIDER * len({title for title, _, _ in shown if title})
     if ax is None:
         _, ax = plt.subplots(figsize=(9.6, 0.95 + 0.4 * lines), layout="constrained")
     style.frame(ax, None)
@@ -202,13 +195,13 @@ def path(
     table.decision()
     if has_probability:
         table.probability()
-    for title, features, shade in shown:
+    for title, features in groupby(shown, key=itemgetter(0)):
         if title:
             table.divide(title)
-        for feature in features:
+        for _, shade, feature in features:
             table.feature(feature, shade, needed.get(feature))
     table.notes(notes)
-    table.title(len(drawn.changes()[0]), len(needed))
+    table.title(len(early), len(needed))
     return ax
 
 
@@ -411,8 +404,7 @@ def _notes(drawn: DrawnPath, hidden: int, needed: Mapping[int, float]) -> list[s
     """Returns the notes under the table, a line each."""
     schema, notes = drawn.steps.schema, []
     if len(needed) > 1:
-        words = "The bar under a change is its share of the effort."
-        notes.append(words)
+        notes.append("The bar under a change is its share of the effort.")
     if hidden:
         notes.append(f"{counted(hidden, 'smaller change')} not shown.")
     meant = [schema.features[i] for i in needed if schema.features[i].description]
@@ -443,7 +435,8 @@ def _runs(tau: Floats, states: Ints) -> list[tuple[float, float, int]]:
 def _strip(drawn: DrawnPath, ax: Axes | None) -> Axes:
     """Draws a path of images, each framed in the colour of its decision.
 
-    Under each stand its share of the path and, where it is known, the probability of the target.
+    The text under an image is its share of the path and, where it is known, the probability of the
+    target.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(11.0, 1.9), layout="constrained")

@@ -33,7 +33,7 @@ from lapace.apps.workbench.ways import WAYS, cards, chosen_way
 from lapace.arrays import Floats
 from lapace.budget import Budget, current
 from lapace.classifier.outputs import log_odds
-from lapace.constraints import Shorthand, System, parse
+from lapace.constraints import Shorthand, System, parse, parse_all
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer, Search
 from lapace.result import Counterfactuals, Explanation, record
@@ -222,12 +222,12 @@ class Session:
     def _broken(self, cells: Floats, start: Floats, query: LimitQuery) -> list[str]:
         """The limits and rules that a row does not keep, in words, a sentence for each column."""
         rules, schema = self.shared.explainer.fitted_.rules, self.shared.schema
-        system = System.of([*rules, *query.constraints], schema, check=False)
-        short = [c for c in system.constraints if isinstance(c, Shorthand)]
+        every = parse_all([*rules, *query.constraints])
+        short = [c for c in every if isinstance(c, Shorthand)]
         alone = [replace(c, features=(name,)) for c in short for name in c.features]
-        every = [*alone, *(c for c in system.constraints if c not in short)]
-        holds = System.of(every, schema, check=False).holds(cells[None], start[None])[0]
-        broken = [c for c, held in zip(every, holds, strict=True) if not held]
+        system = System.of([*alone, *(c for c in every if c not in short)], schema, check=False)
+        holds = system.holds(cells[None], start[None])[0]
+        broken = [c for c, held in zip(system.constraints, holds, strict=True) if not held]
         return list(dict.fromkeys(in_words(c, schema, PLAIN) for c in broken))
 
     def _known(self, values: Any) -> Floats | None:

@@ -179,7 +179,7 @@ export const Workbench = {
     wanted() {
       const target = this.limits.target;
       if (this.answer?.target) return this.answer.target;
-      if (target !== null && target !== undefined) return this.page.labels[target];
+      if (target !== null) return this.page.labels[target];
       return this.page.labels.length === 2
         ? this.page.labels.find((label) => label !== this.answer?.label) : "another decision";
     },

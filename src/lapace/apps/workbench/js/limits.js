@@ -1,5 +1,5 @@
 // What may change, how far, and how hard it is.
-import { Bars, dayNumber, dayText, fieldText, isMissing, numberText } from "./shared.js";
+import { Bars, dayNumber, dayText, elementId, fieldText, isMissing, numberText } from "./shared.js";
 
 const EFFORTS = ["very easy", "easy", "as usual", "hard", "very hard", "impossible"];
 const FREE = { mode: "free", low: null, high: null, levels: null, must: false, effort: 2 };
@@ -93,7 +93,7 @@ const Limit = {
     </div>
   </li>`,
   computed: {
-    id() { return "limit-" + this.column.name.replace(/\W/g, "-"); },
+    id() { return elementId("limit", this.column); },
     efforts() { return EFFORTS; },
     numeric() { return this.column.kind !== "choice" || this.column.ordered; },
     keep() { return this.said.mode === "keep"; },

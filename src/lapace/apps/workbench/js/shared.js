@@ -1,5 +1,6 @@
 // Small things that several parts draw or write.
 export const isMissing = (value) => (value ?? "") === "";
+export const elementId = (prefix, column) => prefix + "-" + column.name.replace(/\s/g, "-");
 
 export const percent = (share) => (share === null || share === undefined ? ""
   : share > 0.995 && share < 1 ? "over 99%" : share > 0.5 && share < 0.505 ? "just over 50%"
@@ -7,7 +8,6 @@ export const percent = (share) => (share === null || share === undefined ? ""
 
 // A number of a column as it is written there.
 export function numberText(column, value) {
-  if (isMissing(value)) return "";
   if (column.kind === "date") return String(value);
   const places = Math.max(0, -Math.floor(Math.log10(column.step || 1) + 1e-9));
   const text = Number(value).toLocaleString("en-US", { maximumFractionDigits: Math.min(places, 6) });
@@ -84,7 +84,7 @@ export const Field = {
     <p v-else-if="column.help" :id="id + '-help'" class="help">{{ column.help }}</p>
   </div>`,
   computed: {
-    id() { return this.prefix + "-" + this.column.name.replace(/\W/g, "-"); },
+    id() { return elementId(this.prefix, this.column); },
     free() { return !this.tried && !this.column.needed; },  // may be left out
     fixed() { return this.column.derived.length > 0 || (this.tried && this.column.lock === "keep"); },
     described() { return this.problem || this.fixed || this.column.help ? this.id + "-help" : null; },

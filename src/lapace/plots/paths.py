@@ -183,8 +183,9 @@ def path(
     shown = changed[:ROWS]
     has_probability = not np.isnan(drawn.steps.probability).all()
     notes = _notes(drawn, len(changed) - len(shown), needed)
-    lines = 1 + has_probability + len(shown) + ABOVE_NOTES + NOTE * len(notes)
-    lines += DIVIDER * len({title for title, _, _ in shown if title})
+    titles = {title for title, _, _ in shown if title}
+    lines = 1 + has_probability + len(shown) + DIVIDER * len(titles)
+    lines += ABOVE_NOTES + NOTE * len(notes)
     if ax is None:
         _, ax = plt.subplots(figsize=(9.6, 0.95 + 0.4 * lines), layout="constrained")
     style.frame(ax, None)
@@ -219,7 +220,7 @@ class _PathTable:
 
     drawn: DrawnPath
     ax: Axes
-    y: float = 0.0
+    y: float = -1.0
 
     @property
     def right(self) -> float:
@@ -235,7 +236,6 @@ class _PathTable:
         style.write(self.ax, x, self.y + 0.5, text, **look)
 
     def headings(self) -> None:
-        self.y = -1.0
         soft = {"color": SOFT, "fontsize": 8.5}
         self.write(BEFORE, "instance", **soft)
         self.write((LEFT + self.right) / 2, "along the path  →", ha="center", **soft)
@@ -244,7 +244,7 @@ class _PathTable:
             self.write(ANSWER, "best answer", weight="bold", fontsize=8.5)
         self.write(FLIP, flip, **self.flip_look, fontsize=8.5)
         self.write(END, "at the end", **soft)
-        self.y = 0.0
+        self.y += 1
 
     @property
     def flip_look(self) -> dict[str, Any]:

@@ -233,8 +233,7 @@ def loosened(
                     texts = set(map(str, relaxed.values))
                     said["levels"] = [k for k, level in enumerate(every) if str(level) in texts]
             else:
-                bound = _relaxed_bound(move, feature)
-                said[part] = None if bound is None else form_value(feature, bound)
+                said[part] = _relaxed_bound(move, feature)
     return after
 
 
@@ -253,8 +252,7 @@ def _relaxed_mode(said: Mapping[str, Any], move: Move, feature: Feature, own: fl
     return free | {part: form_value(feature, bound) for part, bound in bounds.items()}
 
 
-def _relaxed_bound(move: Move, feature: Feature) -> float | None:
-    """The number of a relaxed `x <= number`; None where it is none, or beyond the column's."""
-    text = (move.relaxed or "").rpartition("= ")[2].strip('"')
-    number = feature.number(text) if text else None
-    return None if number is None or np.isnan(number) else float(number)
+def _relaxed_bound(move: Move, feature: Feature) -> str | int | None:
+    """The number of a relaxed `x <= number`, as a value of the form; None where there is none."""
+    number = feature.number((move.relaxed or "").rpartition("= ")[2].strip('"'))
+    return None if number is None else form_value(feature, number)

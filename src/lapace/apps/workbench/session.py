@@ -204,17 +204,13 @@ class Session:
             codes, likely = classifier.query(rows, schema)
         except ClassifierError:
             raise _ProblemsError(("row", "No decision can be made on these values.")) from None
-        own = int(codes[-1])
-        wanted = _wanted_code(query, shared.labels, own)
-        chance = None
-        if likely is not None:
-            share = likely[0, wanted] if wanted >= 0 else 1.0 - likely[0, own]
-            chance = round(float(share), 4)
-        reached = int(codes[0]) == wanted if wanted >= 0 else int(codes[0]) != own
+        wanted = np.array([label == query.target for label in shared.labels])
+        if not wanted.any():  # any label but the row's own
+            wanted = np.arange(len(wanted)) != codes[-1]
         return {
             "label": str(shared.labels[codes[0]]),
-            "chance": chance,
-            "reached": bool(reached),
+            "chance": None if likely is None else round(float(likely[0, wanted].sum()), 4),
+            "reached": bool(wanted[codes[0]]),
             "values": form_values(schema, cells),
             "broken": [] if start is None else self._broken(cells, start, query),
         }
@@ -399,10 +395,3 @@ def _changes(schema: Schema, start: Floats, row: Floats) -> Json:
     before, after = form_values(schema, start), form_values(schema, row)
     own = [f.name for f in schema.features if f.derived is None]
     return {name: after[name] for name in own if after[name] != before[name]}
-
-
-def _wanted_code(query: LimitQuery, labels: Sequence[Any], own: int) -> int:
-    """The position of the label wanted; -1 for any other than the row's own."""
-    if query.target is None:
-        return 1 - own
-    return labels.index(query.target) if query.target in labels else -1

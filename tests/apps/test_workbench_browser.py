@@ -70,11 +70,11 @@ class Visitor:
         self.context.set_default_timeout(PATIENCE)
         self.page = self.context.new_page()
         self.width = size[0]
-        self.errors, self.foreign, self.sent = [], [], []
+        self.errors, self.foreign, self.sent, self.replies = [], [], [], []
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", self._request)
-        self.page.on("websocket", lambda socket: socket.on("framesent", self._frame))
+        self.page.on("websocket", self._listen)
 
     def _console(self, message):
         if message.type in ("error", "warning"):
@@ -83,6 +83,14 @@ class Visitor:
     def _request(self, request):
         if not request.url.startswith((self.address, "data:", "blob:", "about:")):
             self.foreign.append(request.url)
+
+    def _listen(self, socket):
+        socket.on("framesent", self._frame)
+        socket.on("framereceived", self._reply)
+
+    def _reply(self, data):
+        if re.search(r"kind\W+explain", str(data)):
+            self.replies.append(str(data))
 
     def _frame(self, data):
         if '"event"' in str(data):  # what the page asks; others keep the connection alive
@@ -430,7 +438,31 @@ def test_visitors_fill_in_a_form_and_see_no_one_elses_rows(browser):
         visitor.look("visitor")
         assert page.locator(".verdict .decision").first.inner_text() in ("denied", "approved")
         assert page.locator("#you .problem").count() == 0
+        _forget_during_a_search(visitor)
         visitor.close()
+
+
+def _forget_during_a_search(visitor):
+    """The reply that is on its way does not bring back what is forgotten."""
+    page, before = visitor.page, len(visitor.replies)
+    page.evaluate(
+        """async () => {
+            const turn = () => new Promise((resolve) => setTimeout(resolve, 5));
+            document.querySelector('.limit .toggle').click();
+            while (!/Looking/.test(document.querySelector('.state').innerText)) await turn();
+            for (const words of ['Forget everything', 'Forget them']) {
+                const buttons = [...document.querySelectorAll('#kept button')];
+                buttons.find((button) => button.innerText.startsWith(words)).click();
+                await turn();
+            }
+        }"""
+    )
+    while len(visitor.replies) == before:
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(200)
+    assert page.locator(".parts.begin").count() == 1
+    assert not visitor.cards.count()
+    assert "1500" not in page.evaluate("() => Object.values(localStorage).join()")
 
 
 def test_missing_values_ten_levels_and_a_login(browser):

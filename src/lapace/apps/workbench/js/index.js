@@ -215,13 +215,13 @@ export const Workbench = {
       this.pending.get(reply.id)?.(reply);
       this.pending.delete(reply.id);
     },
-    async working(words, call) {
+    async working(words, kind, message) {  // a question that the visitor waits for
       this.running += 1;
       this.status = words;
-      try { return await call(); } finally {
-        this.running -= 1;
-        if (!this.busy) this.status = "";
-      }
+      const reply = await this.ask(kind, message);
+      this.running -= 1;
+      if (!this.busy) this.status = "";
+      return reply;
     },
 
     // -- rows ----------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ export const Workbench = {
     async chooseName(name) { if (name.trim()) await this.fetchCase({ name: name.trim() }); },
     async fetchCase(which) {
       this.said = {};
-      const reply = await this.working("Opening the case …", () => this.ask("case", which));
+      const reply = await this.working("Opening the case …", "case", which);
       if (reply.problems) { this.said = { name: reply.problems[0][1] }; return; }
       if (reply.failed !== undefined) { this.failed = reply.failed; return; }
       this.origin = { position: reply.position, name: reply.name };
@@ -294,7 +294,7 @@ export const Workbench = {
       const derived = this.page.columns.some((column) => column.derived.length);
       if (derived && this.origin.position === "own") await this.follow();
       const question = { row: this.row, base: this.base, limits: this.limits, name: this.origin.name, shown: this.shown() };
-      const reply = await this.working("Looking for ways …", () => this.ask("explain", question));
+      const reply = await this.working("Looking for ways …", "explain", question);
       if (mine !== this.latest) return;
       if (reply.failed !== undefined) { this.failed = reply.failed; return; }
       if (reply.problems) { this.showProblems(reply.problems); return; }
@@ -326,8 +326,7 @@ export const Workbench = {
         if (column.derived.length) this.row[column.name] = reply.values[column.name];
     },
     async whyNot(mine) {
-      const reply = await this.working("Looking for what stands in the way …",
-        () => this.ask("whynot", this.question));
+      const reply = await this.working("Looking for what stands in the way …", "whynot", this.question);
       if (mine !== this.latest) return;
       if (reply.failed !== undefined) { this.failed = reply.failed; return; }
       if (reply.problems) return;
@@ -369,14 +368,13 @@ export const Workbench = {
     },
     async letter(plan, i = null) {
       this.writing = i;
-      const reply = await this.working("Writing the letter …",
-        () => this.ask("letter", { ...plan.question, key: plan.stop.key }));
+      const reply = await this.working("Writing the letter …", "letter", { ...plan.question, key: plan.stop.key });
       this.writing = null;
       if (reply.html) this.letterShown = reply;
       else this.failed = failure(reply);
     },
     async downloadJson(plan) {
-      const reply = await this.working("Preparing the file …", () => this.ask("json", plan.question));
+      const reply = await this.working("Preparing the file …", "json", plan.question);
       if (reply.text) download(reply.file, reply.text, "application/json");
       else this.failed = failure(reply);
     },
@@ -399,7 +397,7 @@ export const Workbench = {
       }
       this.latest += 1;  // an answer on its way is no longer wanted
       const question = { ...this.question, limits: { ...this.limits, most: null, features }, shown: [way] };
-      const reply = await this.working("Making this your way …", () => this.ask("explain", question));
+      const reply = await this.working("Making this your way …", "explain", question);
       if (reply.failed || reply.problems) return failure(reply);
       if (reply.status !== "answered") return "No way could be made of this. Change a value, then try again.";
       const card = reply.cards[0];
@@ -448,6 +446,7 @@ export const Workbench = {
       this.erase();
       clearTimeout(this.timer);
       clearTimeout(this.saving);
+      this.pending.clear();  // replies on their way are about what is forgotten
       Object.assign(this, this.$options.data.call(this), { question: null });
       this.erased = false;
       window.scrollTo({ top: 0 });

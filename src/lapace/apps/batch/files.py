@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class Place:
     def names(self) -> list[str]:
         """Lists the names of the files in this folder; none if there is no folder."""
         infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return sorted(info.base_name for info in infos if info.is_file)
+        return [info.base_name for info in infos if info.is_file]
 
     def find(self) -> list[Place]:
         """Lists the Parquet files that this place names, as a file, a folder or a pattern."""
@@ -243,7 +243,7 @@ class FileParts:
 
     source: str
     parts: Sequence[Part] = ()
-    types: Mapping[str, Any] | None = None
+    types: Mapping[str, Any] = field(default_factory=dict)
     unreadable: str = ""
 
 
@@ -256,8 +256,7 @@ def read_footers(files: Sequence[Place]) -> list[FileParts]:
 
 def _read_footer(file: Place, folder_columns: Mapping[str, Any]) -> FileParts:
     try:
-        with file.filesystem.open_input_file(file.path) as stream:
-            opened = pq.ParquetFile(stream)
+        with pq.ParquetFile(file.path, filesystem=file.filesystem) as opened:
             metadata, schema = opened.metadata, opened.schema_arrow
     except Exception as error:  # pyarrow describes a broken file in its own ways
         return FileParts(file.shown, unreadable=f"It is not a Parquet file: {first_line(error)}")
@@ -309,14 +308,14 @@ def read_part(part: Part, columns: Sequence[str]) -> Any:
     """Reads some columns of a part, those of its path included, as a pyarrow table.
 
     Raises:
-        LapaceError: The rows cannot be read.
+        InputError: The rows cannot be read.
     """
+    in_file = [name for name in columns if name not in part.folder_columns]
     try:
-        with part.place.filesystem.open_input_file(part.place.path) as stream:
-            in_file = [name for name in columns if name not in part.folder_columns]
-            table = pq.ParquetFile(stream).read_row_group(part.group, columns=in_file)
+        with pq.ParquetFile(part.place.path, filesystem=part.place.filesystem) as opened:
+            table = opened.read_row_group(part.group, columns=in_file)
     except Exception as error:  # a page that is broken, or a disk that is gone
-        raise LapaceError(f"Row group {part.group}: {first_line(error)}") from error
+        raise InputError(f"Row group {part.group}: {first_line(error)}") from error
     for name, value in part.folder_columns.items():
         if name in columns:
             kind = pa.string() if value is None else None  # else inferred

@@ -8,7 +8,7 @@ at hand, so that the outcomes of all parts are one table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -24,20 +24,20 @@ from lapace.table import Table, Template, read
 
 __all__ = ["Layout", "Request", "as_instances", "make_layout", "outcome_rows"]
 
-ABOUT = (
-    "rank",
-    "prototype",
-    "tau",
-    "probability",
-    "density",
-    "survival",
-    "survival_low",
-    "survival_high",
-    "distance",
-    "changed",
-    "features",
-    "mark",
-)  # fmt: skip  columns of `Counterfactuals.about`
+ABOUT = {  # columns of `Counterfactuals.about`
+    "rank": pa.int64(),
+    "prototype": pa.int64(),
+    "tau": pa.float64(),
+    "probability": pa.float64(),
+    "density": pa.float64(),
+    "survival": pa.float64(),
+    "survival_low": pa.float64(),
+    "survival_high": pa.float64(),
+    "distance": pa.float64(),
+    "changed": pa.int64(),
+    "features": pa.string(),
+    "mark": pa.string(),
+}
 
 
 @dataclass(frozen=True)
@@ -101,23 +101,17 @@ class Layout:
 
     Attributes:
         request: The query.
-        schema: The columns of the training table.
         identifier: The column of the input that identifies the rows, if there is one.
+        inputs: The columns of the input that are read.
         types: All columns of the output, in order, with their types.
         names: The names of the library's own columns, which give way to columns of the input.
     """
 
     request: Request
-    schema: Schema
     identifier: str | None
+    inputs: Sequence[str]
     types: Mapping[str, Any]
     names: Mapping[str, str]
-
-    @property
-    def inputs(self) -> list[str]:
-        """The columns that are read."""
-        named = (self.identifier, *self.request.keep, *self.schema.names)
-        return list(dict.fromkeys(name for name in named if name is not None))
 
     @property
     def arrow(self) -> Any:
@@ -142,9 +136,15 @@ def make_layout(request: Request, explainer: Explainer, types: Mapping[str, Any]
         raise InputError(f"Column '{request.id_column}' is a feature; it cannot be the id as well.")
     usual = (n for n in (explainer.id_column_, "id") if n in types and n not in schema.names)
     identifier = request.id_column or next(usual, None)
-    labels = _label_type(explainer.classes_)
+    named = () if identifier is None else (identifier,)
+    inputs = list(dict.fromkeys((*named, *request.keep, *schema.names)))
+    for name in inputs:
+        if name not in types:
+            fitted = " The explainer was fitted with it." if name in schema.names else ""
+            raise InputError(f"Column '{name}' is in no file.{did_you_mean(name, types)}{fitted}")
+    labels = _type_of(explainer.classes_)
     own = {
-        **({} if identifier is None else {"id": types.get(identifier)}),
+        **({} if identifier is None else {"id": types[identifier]}),
         "source": pa.string(),
         "row": pa.int64(),
         "label": labels,
@@ -153,31 +153,24 @@ def make_layout(request: Request, explainer: Explainer, types: Mapping[str, Any]
         "reason": pa.string(),
         "pick": pa.string(),
         "reached": labels,
-        **dict.fromkeys(ABOUT, pa.float64()),
-        **dict.fromkeys(("rank", "prototype", "changed"), pa.int64()),
-        **dict.fromkeys(("features", "mark"), pa.string()),
+        **ABOUT,
     }
     kept = [name for name in request.keep if name not in schema.names and name != identifier]
     taken = {*kept, *schema.names}
-    names = {name: f"lapace_{name}" if name in taken else name for name in own}
-    for name in (f"{feature}_before" for feature in schema.names):
-        names[name] = f"lapace_{name}" if name in taken else name
-    layout = Layout(request, schema, identifier, {}, names)
-    for name in layout.inputs:
-        if name not in types:
-            fitted = " The explainer was fitted with it." if name in schema.names else ""
-            raise InputError(f"Column '{name}' is in no file.{did_you_mean(name, types)}{fitted}")
     features = {f.name: _feature_type(f, types[f.name]) for f in schema.features}
+    before = {f"{name}_before": kind for name, kind in features.items()}
+    names = {name: f"lapace_{name}" if name in taken else name for name in (*own, *before)}
     columns = {names[name]: kind for name, kind in own.items()}
     columns |= {name: types[name] for name in kept} | features
-    columns |= {names[f"{name}_before"]: kind for name, kind in features.items()}
-    return replace(layout, types=columns)
+    columns |= {names[name]: kind for name, kind in before.items()}
+    return Layout(request, identifier, inputs, columns, names)
 
 
-def _label_type(labels: Any) -> Any:
+def _type_of(values: Iterable[Any], kind: Any = None) -> Any:
+    """Returns a type that holds some values, the given one or theirs; else that of text."""
     try:
-        return pa.array(list(labels)).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # of several types
+        return pa.array(list(values), kind).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
         return pa.string()
 
 
@@ -186,13 +179,9 @@ def _feature_type(feature: Feature, kind: Any) -> Any:
 
     The column holds every value that an instance or a counterfactual may have.
     """
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     whole, number = pa.types.is_integer(kind), pa.types.is_floating(kind)
     if feature.kind != "continuous":
-        try:
-            return pa.array(feature.categories, kind).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            return pa.string()
+        return _type_of(feature.categories, kind)
     if feature.is_date and pa.types.is_temporal(kind):
         return pa.date32() if pa.types.is_date(kind) else pa.timestamp("us", kind.tz)
     if feature.written and not (whole or number):
@@ -247,7 +236,7 @@ def outcome_rows(
         tables.append(table(picked.instance, picked.cells, about))
         instances.append(picked.instance)
     rest = np.setdiff1d(np.arange(len(explanation)), np.concatenate(instances))
-    nothing = np.full((len(rest), len(layout.schema.names)), np.nan)
+    nothing = np.full((len(rest), len(explanation.schema.names)), np.nan)
     whole = pa.concat_tables([*tables, table(rest, nothing, {})])
     # Stable: picks, ranks and prototypes of an instance stay in their order.
     return whole.take(np.argsort(np.concatenate([*instances, rest]), kind="stable"))
@@ -286,8 +275,7 @@ def _column(values: Any, kind: Any, count: int) -> Any:
     if values is None:
         return pa.nulls(count, kind)
     if isinstance(values, pa.ChunkedArray):
-        return values if values.type == kind else values.cast(kind)
-    plain = [None if v is None or v != v else v for v in values]  # noqa: PLR0124  NaN
+        return values.cast(kind)
     if pa.types.is_string(kind):
-        plain = [None if v is None else str(v) for v in plain]
-    return pa.array(plain, kind)
+        values = [None if v is None else str(v) for v in values]
+    return pa.array(values, kind, from_pandas=True)

@@ -13,37 +13,28 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from lapace import __version__
 from lapace.apps.batch.engines import Engine, EngineError, map_parts
-from lapace.apps.batch.files import (
-    READERS,
-    FileParts,
-    Part,
-    Place,
-    find_inputs,
-    pa,
-    read_footers,
-)
+from lapace.apps.batch.files import READERS, FileParts, Part, Place, find_inputs, pa, read_footers
 from lapace.apps.batch.outcomes import Layout, Request, make_layout
-from lapace.apps.batch.worker import CHUNK, Counts, Made, PartWorker, read_counts
+from lapace.apps.batch.worker import CHUNK, Counts, PartWorker, read_counts
 from lapace.errors import InputError, LapaceError
 from lapace.explainer import Explainer
+from lapace.progress import Progress
 from lapace.result import STATUSES
 
-__all__ = ["Summary", "content_of", "run"]
+__all__ = ["Summary", "run"]
 
 MANIFEST, SUMMARY = "_manifest.json", "_summary.json"
 FORMAT = 4
 REASONS = 20  # the commonest reasons that the summary has
-
-Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 @dataclass
@@ -146,12 +137,12 @@ def run(
     """
     engine, request = engine or Engine(), request or Request()
     engine.check()
-    content = content_of(explainer)
+    content = _content(explainer)
     out = Place.of(output)
     listed = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     files = read_footers(find_inputs(listed, out))
     layout = make_layout(request, explainer, _types(files))
-    no_rows = layout.schema.frame(explainer.prototypes_[0].cells[None])[:0]
+    no_rows = explainer.schema_.frame(explainer.prototypes_[0].cells[None])[:0]
     request.explain(explainer, no_rows)  # refuses a wrong request before anything is written
     device = "cuda" if engine.gpus else "cpu"
     settings = {
@@ -163,14 +154,14 @@ def run(
         "columns": {name: str(kind) for name, kind in layout.types.items()},
     }
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    worker = PartWorker(content, explainer.classifier, device, layout, out, key)
     out.make_folder()
-    args = (content, explainer.classifier, device, layout, out, key)
     with out.held():
         _begin(out, settings, key)
         summary = Summary()
         todo = _plan(summary, out, files, layout, key)
         try:
-            _make(summary, todo, PartWorker(*args), engine, progress)
+            _make(summary, todo, worker, engine, progress or (lambda *_: None))
         finally:
             with suppress(OSError):
                 out.sweep()
@@ -179,7 +170,7 @@ def run(
     return summary
 
 
-def content_of(explainer: Explainer) -> bytes:
+def _content(explainer: Explainer) -> bytes:
     """Returns the content of the file that an explainer is saved to."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of what is not saved
@@ -192,7 +183,7 @@ def _types(files: Sequence[FileParts]) -> dict[str, Any]:
     """Returns the type of each column: one that holds those of all files, else text."""
     kinds: dict[str, dict[Any, None]] = {}
     for file in files:
-        for name, kind in (file.types or {}).items():
+        for name, kind in file.types.items():
             plain = kind.value_type if pa.types.is_dictionary(kind) else kind
             kinds.setdefault(name, {})[plain] = None
     if not kinds:
@@ -252,9 +243,7 @@ def _plan(
     """Adds the parts that are finished to the summary, and returns the others in order."""
     parts: list[Part] = []
     for file in files:
-        lacking = [
-            f"'{name}'" for name in layout.inputs if name not in (file.types or layout.inputs)
-        ]
+        lacking = [f"'{name}'" for name in layout.inputs if name not in file.types]
         if file.unreadable or lacking:
             why = file.unreadable or f"It has no column {', '.join(lacking[:5])}."
             summary.unreadable[file.source] = why
@@ -280,34 +269,28 @@ def _make(
     todo: Sequence[Part],
     worker: PartWorker,
     engine: Engine,
-    progress: Progress | None,
+    progress: Progress,
 ) -> None:
     """Makes the parts that are not finished, and adds them to the summary."""
     start, done = time.perf_counter(), summary.counts.total()
     total = done + sum(part.rows for part in todo)
-    report = progress or (lambda *_: None)
-    report("explaining", done, total)
+    progress("explaining", done, total)
     try:
         for made in map_parts(engine, worker, todo):
-            summary.stopped = made.get("stop", "")
-            if summary.stopped:
+            if made.stop:
+                summary.stopped = made.stop
                 break
-            _add(summary, made)
-            done += made["rows"]
-            report("explaining", done, total)
+            if made.failed:
+                source = made.part.place.shown
+                earlier = summary.unreadable.get(source, "")
+                summary.unreadable[source] = f"{earlier} {made.failed}".strip()
+            summary.counts.update(made.counts)
+            summary.rows += made.counts.total()
+            done += made.part.rows
+            progress("explaining", done, total)
     except EngineError as error:
         summary.stopped = str(error)
     summary.seconds = time.perf_counter() - start
-
-
-def _add(summary: Summary, made: Made) -> None:
-    """Adds a part that was made or could not be read."""
-    if "failed" in made:
-        before = summary.unreadable.get(made["source"], "")
-        summary.unreadable[made["source"]] = f"{before} {made['failed']}".strip()
-        return
-    summary.counts.update(made["counts"])
-    summary.rows += made["rows"]
 
 
 def _finish(summary: Summary, out: Place) -> None:

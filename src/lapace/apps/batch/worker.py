@@ -12,7 +12,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,9 +23,8 @@ from lapace.errors import InputError, LapaceError, first_line
 from lapace.explainer import Explainer
 from lapace.result import Explanation
 
-__all__ = ["Counts", "PartWorker", "one_thread", "read_counts"]
+__all__ = ["CHUNK", "Counts", "Made", "PartWorker", "read_counts"]
 
-Made: TypeAlias = dict[str, Any]  # the outcome of making a part
 Counts: TypeAlias = Counter[tuple[str, str]]  # instances by status and reason; answered have none
 
 CHUNK = 1000  # rows explained at a time, from the start of a row group on
@@ -32,7 +32,7 @@ COUNTS, KEY = "lapace.counts", "lapace.key"  # metadata of a part
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     """Holds numeric libraries at one thread, since the last digits of sums depend on it."""
     import torch
     from threadpoolctl import threadpool_limits
@@ -44,6 +44,23 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Made:
+    """The outcome of making a part.
+
+    Attributes:
+        part: The part.
+        counts: Its instances by status and reason; empty if it was not made.
+        failed: Why its rows could not be used; empty if they could.
+        stop: Why the run cannot go on; empty if it can.
+    """
+
+    part: Part
+    counts: Counts = field(default_factory=Counter)
+    failed: str = ""
+    stop: str = ""
 
 
 @dataclass
@@ -65,32 +82,22 @@ class PartWorker:
     layout: Layout
     output: Place
     key: str
-    _explainer: Explainer | None = None
 
     def __call__(self, part: Part) -> Made:
-        """Makes a part.
-
-        Returns:
-            `source` and `rows`, and either `counts`; `failed`, why the rows could not be read; or
-            `stop`, why the run cannot go on.
-        """
-        made: Made = {"source": part.place.shown, "rows": part.rows}
-        try:
-            rows = read_part(part, self.layout.inputs)
-        except LapaceError as error:
-            return {**made, "failed": str(error)}
+        """Makes a part."""
         counts: Counts = Counter()
         try:
-            with one_thread():
+            rows = read_part(part, self.layout.inputs)
+            with _one_thread():
                 (self.output / part.name).write(lambda s: self._write(s, part, rows, counts))
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else first_line(error)
-            return {**made, "stop": f"'{self.output.shown}' cannot be written to: {why}."}
+            return Made(part, stop=f"'{self.output.shown}' cannot be written to: {why}.")
         except InputError as error:  # these rows cannot be used
-            return {**made, "failed": str(error)}
+            return Made(part, failed=str(error))
         except LapaceError as error:  # the classifier is gone
-            return {**made, "stop": str(error)}
-        return {**made, "counts": counts}
+            return Made(part, stop=str(error))
+        return Made(part, counts)
 
     def _write(self, stream: Any, part: Part, rows: Any, counts: Counts) -> None:
         """Writes the outcomes chunk by chunk, and their counts at the end."""
@@ -99,7 +106,7 @@ class PartWorker:
             for begin in range(0, len(rows), CHUNK):
                 chunk, first = rows.slice(begin, CHUNK), part.first + begin
                 instances = as_instances(layout, chunk, first)
-                explanation = layout.request.explain(self._loaded(), instances)
+                explanation = layout.request.explain(self._explainer, instances)
                 counts.update(_reasons(explanation))
                 writer.write_table(
                     outcome_rows(layout, explanation, chunk, part.place.shown, first)
@@ -108,17 +115,16 @@ class PartWorker:
             metadata = {COUNTS: counted, KEY: f"{self.key} {part.footer}"}
             writer.add_key_value_metadata(metadata)
 
-    def _loaded(self) -> Explainer:
-        if self._explainer is None:
-            try:
-                with tempfile.TemporaryDirectory() as folder:
-                    path = Path(folder, "explainer.lapace")
-                    path.write_bytes(self.content)
-                    self._explainer = Explainer.load(path, self.classifier, device=self.device)
-            except OSError as error:
-                where = tempfile.gettempdir()
-                raise LapaceError(f"'{where}' cannot be written to: {error.strerror}.") from None
-        return self._explainer
+    @cached_property
+    def _explainer(self) -> Explainer:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "explainer.lapace")
+                path.write_bytes(self.content)
+                return Explainer.load(path, self.classifier, device=self.device)
+        except OSError as error:
+            where = tempfile.gettempdir()
+            raise LapaceError(f"'{where}' cannot be written to: {error.strerror}.") from None
 
 
 def _reasons(explanation: Explanation) -> Iterator[tuple[str, str]]:
@@ -132,8 +138,7 @@ def _reasons(explanation: Explanation) -> Iterator[tuple[str, str]]:
 def read_counts(place: Place) -> tuple[str, Counts]:
     """Reads the key and the counts of a finished part."""
     try:
-        with place.filesystem.open_input_file(place.path) as stream:
-            metadata = pq.ParquetFile(stream).metadata.metadata
+        metadata = pq.read_metadata(place.path, filesystem=place.filesystem).metadata
         counts = json.loads(metadata[COUNTS.encode()])
         return metadata[KEY.encode()].decode(), Counter({tuple(key): n for key, n in counts})
     except Exception as error:  # a file that is none of ours, or was cut

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from typing import TypeAlias
+from functools import partial
 
 import numpy as np
 from anyio import CancelScope, move_on_after
@@ -37,8 +36,6 @@ BUDGET = "Lapace-Budget"  # a header that says what ended the search, where some
 CLASSIFIER_ERROR = "The classifier failed. The server's log says more."
 ROW_ERROR = "The classifier failed on the row of this instance."
 
-ToJson: TypeAlias = Callable[[Explanation], Json]
-
 log = logging.getLogger(__name__)
 
 
@@ -56,7 +53,7 @@ def explaining_routes(explainer: Explainer) -> APIRouter:
     router = APIRouter(prefix="/v3", route_class=BoundedRoute, responses=ERRORS)
     document: Json = {"content": {"application/json": {"schema": json_schema()}}}
 
-    async def respond(request: Request, body: ExplainRequest, to_json: ToJson) -> Response:
+    async def respond(request: Request, body: ExplainRequest) -> Response:
         state = request.app.state
         count, most = len(body.instances), state.limits["instances"]
         if count > most:
@@ -68,9 +65,8 @@ def explaining_routes(explainer: Explainer) -> APIRouter:
             with CancelScope() as scope:
                 watcher = asyncio.create_task(_cancel_when_gone(request, scope))
                 try:
-                    content = await state.work_queue.run(
-                        lambda: _explain(explainer, body, to_json), budget
-                    )
+                    work = partial(_explain, explainer, body)
+                    content = await state.work_queue.run(work, budget)
                 finally:
                     watcher.cancel()
         finally:
@@ -84,12 +80,12 @@ def explaining_routes(explainer: Explainer) -> APIRouter:
     @router.post("/explain", responses={200: document})
     async def explain(request: Request, body: ExplainRequest) -> Response:
         """Explains the instances; the response is in the published format."""
-        return await respond(request, body, Explanation.to_json)
+        return await respond(request, body)
 
     @router.post("/why-not")
     async def why_not(request: Request, body: WhyNotRequest) -> Response:
         """Says why instances have no counterfactual, and which constraints to relax."""
-        return await respond(request, body, why_not_to_json)
+        return await respond(request, body)
 
     return router
 
@@ -122,13 +118,15 @@ async def _cancel_when_gone(request: Request, scope: CancelScope) -> None:
     scope.cancel()
 
 
-def _explain(explainer: Explainer, request: ExplainRequest, to_json: ToJson) -> bytes:
+def _explain(explainer: Explainer, request: ExplainRequest) -> bytes:
     """Explains in a thread, and writes the JSON, which takes time as well."""
     try:
         explanation = request.explain(explainer)
-        if to_json is Explanation.to_json:
+        if isinstance(request, WhyNotRequest):
+            document = why_not_to_json(explanation)
+        else:
             _check_size(explanation)
-        document = to_json(explanation)
+            document = explanation.to_json()
         _hide_classifier_errors(explainer, request, document["instances"])
         return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
     except InputError as error:
@@ -199,8 +197,7 @@ def describing_routes(explainer: Explainer) -> APIRouter:
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> str:
         """Requests, seconds, queries and memory, as Prometheus reads them."""
-        text: str = request.app.state.metrics.text()
-        return text
+        return str(request.app.state.metrics.text())
 
     return router
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -27,6 +28,17 @@ __all__ = ["listen", "run", "run_workers"]
 READING = 60  # seconds in which a client has to read some of what is sent to it
 GRACE = 8  # seconds that running requests get when the server stops
 HEALTHY = 120  # seconds in which a worker has to say that it lives, also while it loads
+SETTINGS: dict[str, Any] = {
+    # The same whatever else is installed: faster ones are chosen where they are found.
+    "loop": "asyncio",
+    "http": "h11",
+    "log_level": "warning",
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+    "timeout_graceful_shutdown": GRACE,
+    "timeout_worker_healthcheck": HEALTHY,
+}
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +64,7 @@ def run(
         if ready is not None:
             ready(_url(host, listener))
         with suppress(KeyboardInterrupt):  # the usual way to stop it
-            Server(_config(app)).run(sockets=[listener])
+            Server(uvicorn.Config(app, workers=1, **SETTINGS)).run(sockets=[listener])
 
 
 class Server(uvicorn.Server):
@@ -89,7 +101,8 @@ def run_workers(
         os.environ[SHARED_FOLDER] = folder
         if ready is not None:
             ready(_url(host, listener))
-        config = _config(partial(_worker_app, make_app), factory=True, workers=workers)
+        app = partial(_worker_app, make_app)
+        config = uvicorn.Config(app, factory=True, workers=workers, **SETTINGS)
         supervisor = Supervisor(config, [listener])
         supervisor.run()
     if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
@@ -104,25 +117,6 @@ class Supervisor(Multiprocess):
         if not all(process.process.is_alive() for process in self.processes):
             log.warning("A worker has ended.")
             super().keep_subprocess_alive()
-
-
-def _config(
-    app: FastAPI | Callable[[], FastAPI], *, factory: bool = False, workers: int = 1
-) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        factory=factory,
-        workers=workers,
-        # The same whatever else is installed: faster ones are chosen where they are found.
-        loop="asyncio",
-        http="h11",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=GRACE,
-        timeout_worker_healthcheck=HEALTHY,
-    )
 
 
 def _worker_app(make_app: Callable[[], FastAPI]) -> FastAPI:

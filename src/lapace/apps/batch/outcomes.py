@@ -19,7 +19,7 @@ from lapace.arrays import Floats, Ints
 from lapace.errors import InputError, did_you_mean
 from lapace.explainer import Explainer, Search
 from lapace.result import Explanation
-from lapace.schema import Feature, Schema
+from lapace.schema import Feature
 from lapace.table import Table, Template, read
 
 __all__ = ["Layout", "Request", "as_instances", "make_layout", "outcome_rows"]
@@ -213,67 +213,63 @@ def outcome_rows(
         source: The file they are from.
         first: The position of the first in it.
     """
-    outcome = {
-        "label": explanation.label,
-        "target": np.array([one.wanted for one in explanation], dtype=object),
-        "status": np.array(explanation.status, dtype=object),
-        "reason": np.array(explanation.reason, dtype=object),
+    instance, cells, found = _counterfactuals(explanation, layout.request.search.picks)
+    instances, schema = rows.take(instance), explanation.schema
+    wanted = [one.wanted for one in explanation]
+    own: dict[str, Any] = {
+        "source": [source] * len(instance),
+        "row": first + instance,
+        "label": explanation.label[instance],
+        "target": [wanted[i] for i in instance],
+        "status": [explanation.status[i] for i in instance],
+        "reason": [explanation.reason[i] for i in instance],
+        **found,
     }
-
-    def table(instance: Ints, cells: Floats, about: Mapping[str, Any]) -> Any:
-        own: dict[str, Any] = {name: values[instance] for name, values in outcome.items()}
-        own |= {**about, "source": [source] * len(instance), "row": first + instance}
-        before = explanation.instances[instance]
-        return _build(layout, explanation.schema, rows.take(instance), own, cells, before)
-
-    tables, instances = [], []
-    for pick in layout.request.search.picks:
-        picked = getattr(explanation, pick)()
-        picked = picked.where(picked.ok)
-        values = picked.about_columns()
-        about = {name: values[name] for name in ABOUT}
-        about |= {"reached": values["label"], "pick": [pick] * len(picked)}
-        tables.append(table(picked.instance, picked.cells, about))
-        instances.append(picked.instance)
-    rest = np.setdiff1d(np.arange(len(explanation)), np.concatenate(instances))
-    nothing = np.full((len(rest), len(explanation.schema.names)), np.nan)
-    whole = pa.concat_tables([*tables, table(rest, nothing, {})])
-    # Stable: picks, ranks and prototypes of an instance stay in their order.
-    return whole.take(np.argsort(np.concatenate([*instances, rest]), kind="stable"))
-
-
-def _build(
-    layout: Layout, schema: Schema, rows: Any, own: Mapping[str, Any], cells: Floats, before: Floats
-) -> Any:
-    """Builds a table in the layout's columns and types; unknown values are null.
-
-    Args:
-        layout: The columns.
-        schema: The columns of the cells, with the categories that only instances have.
-        rows: The instances as they were read, one for each row of the table.
-        own: The library's own columns.
-        cells: The counterfactuals.
-        before: The instances' cells.
-    """
-    made: dict[str, Any] = {name: rows.column(name) for name in layout.request.keep}
-    made |= {layout.names[name]: values for name, values in own.items()}
     if layout.identifier is not None:
-        made[layout.names["id"]] = rows.column(layout.identifier)
+        own["id"] = instances.column(layout.identifier)
+    made: dict[str, Any] = {name: instances.column(name) for name in layout.request.keep}
+    made |= {layout.names[name]: values for name, values in own.items()}
     texts = tuple(str(layout.types[name]) for name in schema.names)
     template = Template("pyarrow", schema.names, texts)
     changed = template.build(schema.columns(cells, template))
-    original = template.build(schema.columns(before, template))
+    before = template.build(schema.columns(explanation.instances[instance], template))
     for name in schema.names:
         made[name] = changed.column(name)
-        made[layout.names[f"{name}_before"]] = original.column(name)
-    arrays = [_column(made.get(n), kind, len(cells)) for n, kind in layout.types.items()]
+        made[layout.names[f"{name}_before"]] = before.column(name)
+    arrays = [_column(made[name], kind) for name, kind in layout.types.items()]
     return pa.table(arrays, schema=layout.arrow)
 
 
-def _column(values: Any, kind: Any, count: int) -> Any:
+def _counterfactuals(
+    explanation: Explanation, picks: Sequence[str]
+) -> tuple[Ints, Floats, dict[str, Any]]:
+    """Returns the instance and the cells of each counterfactual, and what is known of it, by name.
+
+    They are in the order of the instances. One that has no counterfactual has a row without any.
+    """
+    chosen = [getattr(explanation, pick)() for pick in picks]
+    chosen = [found.where(found.ok) for found in chosen]
+    instances = np.concatenate([found.instance for found in chosen])
+    rest = np.setdiff1d(np.arange(len(explanation)), instances)
+    instances = np.concatenate([instances, rest])
+    # Stable: picks, ranks and prototypes of an instance stay in their order.
+    order = np.argsort(instances, kind="stable")
+    nothing = np.full((len(rest), len(explanation.schema.names)), np.nan)
+    cells = np.concatenate([*(found.cells for found in chosen), nothing])[order]
+    about = [found.about_columns() for found in chosen]
+    for pick, columns in zip(picks, about, strict=True):
+        columns["reached"] = columns["label"]
+        columns["pick"] = np.full(len(columns["label"]), pick, dtype=object)
+    unknown = np.full(len(rest), None)
+    known = {
+        name: np.concatenate([*(columns[name] for columns in about), unknown])[order]
+        for name in ("pick", "reached", *ABOUT)
+    }
+    return instances[order], cells, known
+
+
+def _column(values: Any, kind: Any) -> Any:
     """Returns a column of a type; NaN becomes null, and a text column takes anything."""
-    if values is None:
-        return pa.nulls(count, kind)
     if isinstance(values, pa.ChunkedArray):
         return values.cast(kind)
     if pa.types.is_string(kind):

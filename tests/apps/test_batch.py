@@ -249,6 +249,27 @@ def test_a_corrupt_file_is_named_and_the_rest_goes_on(model, letters, tmp_path, 
         explained(model, letters, tmp_path / "out")
 
 
+def test_row_groups_that_cannot_be_read_are_named_in_their_order_whoever_is_first(
+    model, letters, tmp_path, monkeypatch
+):
+    bytes_ = bytearray((letters / "letters-0.parquet").read_bytes())
+    with pq.ParquetFile(letters / "letters-0.parquet") as opened:
+        for group in (0, 2):
+            start = opened.metadata.row_group(group).column(1).data_page_offset
+            bytes_[start : start + 20] = b"\xff" * 20
+    (letters / "letters-0.parquet").write_bytes(bytes_)
+    summary = explained(model, letters, tmp_path / "in order")
+    (why,) = summary.unreadable.values()
+    assert re.fullmatch("Row group 0: .*Row group 2: .*", why)
+
+    def backwards(_, function, parts):
+        return map(function, reversed(parts))
+
+    monkeypatch.setattr("lapace.apps.batch.running.map_parts", backwards)
+    explained(model, letters, tmp_path / "backwards")
+    assert content(tmp_path / "backwards") == content(tmp_path / "in order")
+
+
 def test_other_settings_are_refused(model, letters, tmp_path):
     out = tmp_path / "out"
     explained(model, letters, out)

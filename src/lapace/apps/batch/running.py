@@ -265,15 +265,12 @@ def _plan(
 
 
 def _make(
-    summary: Summary,
-    todo: Sequence[Part],
-    worker: PartWorker,
-    engine: Engine,
-    progress: Progress,
+    summary: Summary, todo: Sequence[Part], worker: PartWorker, engine: Engine, progress: Progress
 ) -> None:
     """Makes the parts that are not finished, and adds them to the summary."""
     start, done = time.perf_counter(), summary.counts.total()
     total = done + sum(part.rows for part in todo)
+    failed: dict[str, str] = {}  # parts whose rows cannot be used, and why
     progress("explaining", done, total)
     try:
         for made in map_parts(engine, worker, todo):
@@ -281,15 +278,17 @@ def _make(
                 summary.stopped = made.stop
                 break
             if made.failed:
-                source = made.part.place.shown
-                earlier = summary.unreadable.get(source, "")
-                summary.unreadable[source] = f"{earlier} {made.failed}".strip()
+                failed[made.part.name] = made.failed
             summary.counts.update(made.counts)
             summary.rows += made.counts.total()
             done += made.part.rows
             progress("explaining", done, total)
     except EngineError as error:
         summary.stopped = str(error)
+    for part in todo:  # in their order, whichever was done first
+        if part.name in failed:
+            earlier = summary.unreadable.get(part.place.shown, "")
+            summary.unreadable[part.place.shown] = f"{earlier} {failed[part.name]}".strip()
     summary.seconds = time.perf_counter() - start
 
 

@@ -59,9 +59,7 @@ class TableFile:
 
     @cached_property
     def _source(self) -> TableSource:
-        """The file, its lines checked."""
-        source = TableSource.of(self.content)
-        return source.checked() if source.format == "csv" else source
+        return TableSource.of(self.content)
 
     def read(self) -> Any:
         """Reads the whole table as one frame."""

@@ -24,6 +24,7 @@ PARQUET, GZIP, UTF16 = b"PAR1", b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")  # how s
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 LONGEST = 10_000_000  # characters of a line, or of a field of several lines
 CODE = re.compile(r"\s*0[0-9]+\s*")  # a number that begins with a zero: a postcode, not an amount
+SOME_CODE = re.compile(r"\n0[0-9]+\s*\n")  # in a line for each cell
 SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods", ".numbers")
 
 
@@ -51,7 +52,7 @@ class TableSource:
 
     @classmethod
     def of(cls, content: Content) -> TableSource:
-        """Looks at a file's first line; refuses a file that does not exist or is of another kind.
+        """Looks at a file; refuses one that is not there, of another kind, or broken.
 
         Args:
             content: A path that ends in one of `ENDINGS`, or an open file with a descriptor.
@@ -73,7 +74,7 @@ class TableSource:
                     source = replace(source, encoding="utf-16")
             with source.open_text() as lines:
                 first = next(source.bounded(lines), "")
-                return replace(source, separator=_separator(first))
+            return replace(source, separator=_separator(first))._checked()
 
     def open_bytes(self) -> BinaryIO:
         """Opens the content at its beginning, decompressed."""
@@ -126,38 +127,27 @@ class TableSource:
                 )
             yield line
 
-    def checked(self) -> TableSource:
+    def _checked(self) -> TableSource:
         """Returns the source with its columns of codes.
 
         Refuses CSV that pandas would mend in silence: a name used twice, a line cut short.
         """
         csv.field_size_limit(LONGEST)
+        names: list[str] = []
         codes: set[int] = set()
-        mark = re.escape(self.separator)
-        padded = re.compile(rf'(?:^|{mark})"?0\d+"?(?:{mark}|\s*$)')  # 01234
-        inside = re.compile(rf"{mark}0\d")  # found five times faster, and rare
-        with self.explaining_errors(), self.open_text() as lines:
-            flagged = False
-
-            def looked_at() -> Iterator[str]:
-                nonlocal flagged
-                for line in self.bounded(lines):
-                    likely = line[0] == "0" or '"0' in line or inside.search(line)
-                    flagged = flagged or bool(likely and padded.search(line))
-                    yield line
-
-            reader = csv.reader(looked_at(), delimiter=self.separator)
-            names: list[str] = []
-            begin, end = 1, 0
+        begin, end = 1, 0
+        with self.open_text() as lines:
+            reader = csv.reader(self.bounded(lines), delimiter=self.separator)
             for row in reader:
                 begin, end = end + 1, reader.line_num
                 if not row or (len(row) == 1 and row[0].isspace()):
                     continue  # empty lines are left out, as pandas does
                 if len(row) != len(names or row):
                     raise self._ragged(begin, len(row), len(names))
-                if flagged and names:
+                if not names:
+                    names = row
+                elif SOME_CODE.search("\n".join(["", *row, ""])):  # faster than cell by cell
                     codes |= {k for k, cell in enumerate(row) if CODE.fullmatch(cell)}
-                names, flagged = names or row, False
         for k, name in enumerate(names):
             if name and name in names[:k]:
                 raise InputError(

@@ -48,15 +48,15 @@ def write_frames(
         raise InputError(f"'{path.name}' is not written: files end in .csv, .csv.gz or .parquet.")
 
     def write(temporary: Path) -> None:
+        parts = (part.encode() for part in csv_parts(frames, integers, safe))
         with temporary.open("wb") as file:
             if ending == ".parquet":
                 _write_parquet(frames, file, path.name, integers)
             elif ending == ".csv":
-                file.writelines(part.encode() for part in csv_parts(frames, integers, safe))
+                file.writelines(parts)
             else:  # the same bytes at any time
                 with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
-                    parts = csv_parts(frames, integers, safe)
-                    zipped.writelines(part.encode() for part in parts)
+                    zipped.writelines(parts)
 
     write_whole(path, write)
 
@@ -77,15 +77,11 @@ def csv_parts(
         >>> "".join(csv_parts([frame], ["age"], safe=True))
         "age,note\n31,'=1+1\n,-5%\n"
     """
-    header: str | None = None
+    start = 0
     for frame in frames:
         table = _as_written(_plain_columns(frame), integers, safe)
-        text = table.write_csv(None)
-        if header is None:
-            header = table[:0].write_csv(None)
-            yield text
-        else:
-            yield text[len(header) :]
+        yield table.write_csv(None)[start:]
+        start = len(table[:0].write_csv(None))  # the header comes once
 
 
 def _as_written(table: nw.DataFrame[Any], integers: Sequence[str], safe: bool) -> nw.DataFrame[Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -83,13 +83,11 @@ def explain(
     options = query.arguments(explainer, model.path)
     if pick == "best" and letters is None and output.format_ != "json":
         options["search"] = Search(picks=("best",))  # nothing else is shown
-    letter_names: set[str] = set()
-    write_letters = partial(
-        _letter_writer(letters, words, model, explainer, letter_names), with_annex=annex
-    )
+    pages: list[Path] = []
+    write_letters = _letter_writer(letters, words, annex, model, explainer)
     statuses: Counter[str] = Counter()
-    names: dict[str, list[str]] = {}  # of the first few instances of each status
-    disagree: dict[str, list[str]] = {}  # by column of labels
+    names: dict[str, list[str]] = defaultdict(list)  # of the first few instances of each status
+    disagree: dict[str, list[str]] = defaultdict(list)  # by column of labels
 
     def picked() -> Iterator[tuple[Explanation, Counterfactuals, int]]:
         size = None if output.format_ == "json" else CHUNK
@@ -98,14 +96,13 @@ def explain(
         with progress(shown=not is_streamed) as bar:
             for table in tables:
                 explanation = explainer.explain(table, **options, progress=bar)
-                every_step = pick == "path"
-                rows = explanation.all_steps() if every_step else getattr(explanation, pick)()
+                rows = explanation.all_steps() if pick == "path" else getattr(explanation, pick)()
                 if start and explanation.ids is None:  # positions in a chunk count from 0
                     ids = tuple(range(start, start + len(table)))
                     explanation = replace(explanation, ids=ids)
                 _count(explanation, statuses, names)
                 _collect_other_labels(table, explanation, disagree)
-                write_letters(explanation)
+                pages.extend(write_letters(explanation))
                 yield explanation, rows, start
                 start += len(table)
                 if bar is not None:
@@ -119,7 +116,7 @@ def explain(
         safe=safe_csv,
     )
     if letters is not None:
-        many = "1 letter" if len(letter_names) == 1 else f"{len(letter_names):,} letters, each"
+        many = "1 letter" if len(pages) == 1 else f"{len(pages):,} letters, each"
         note(f"Wrote {many} as a page and as text, to '{letters}'.")
     _note_statuses(statuses, names, model, instances)
     _note_other_labels(disagree)
@@ -140,16 +137,15 @@ def _collect_other_labels(
         for one, text in zip(explanation, texts if set(texts) <= labels else (), strict=False):
             if one.label is not None and spelling(one.label) != text:
                 predicted = f"{spelling(one.name)} ({text}, predicted {spelling(one.label)})"
-                disagree.setdefault(column, []).append(predicted)
+                disagree[column].append(predicted)
 
 
 def _note_other_labels(disagree: dict[str, list[str]]) -> None:
     """Names the first few instances that a table and the classifier label differently."""
-    for column, listed in disagree.items():
-        more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    for column, names in disagree.items():
         note(
             f"Column '{column}' has another label than the classifier predicts for instance "
-            f"{', '.join(listed[:NAMED])}{more}. lapace explains what the classifier predicts."
+            f"{_listed(names, len(names))}. lapace explains what the classifier predicts."
         )
 
 
@@ -159,9 +155,13 @@ def _count(explanation: Explanation, statuses: Counter[str], names: dict[str, li
 
     statuses.update(explanation.status)
     for i, status in enumerate(explanation.status):
-        listed = names.setdefault(status, [])
-        if len(listed) < NAMED:
-            listed.append(spelling(explanation[i].name))
+        if len(names[status]) < NAMED:
+            names[status].append(spelling(explanation[i].name))
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    """The first few names, and how many more there are."""
+    return ", ".join(names[:NAMED]) + f" and {count - NAMED} more" * (count > NAMED)
 
 
 def _note_statuses(
@@ -172,16 +172,14 @@ def _note_statuses(
 
     note(f"{describe_statuses(statuses)}.")
     if count := statuses["malformed"]:
-        more = f" and {count - NAMED} more" if count > NAMED else ""
         many = "1 instance" if count == 1 else f"{count} instances"
-        listed = ", ".join(names["malformed"])
-        warn(f"{many} could not be read: {listed}{more}. --format json has the reasons.")
+        listed = _listed(names["malformed"], count)
+        warn(f"{many} could not be read: {listed}. --format json has the reasons.")
     if count := statuses["already_target"]:
-        more = f" and {count - NAMED} more" if count > NAMED else ""
-        note(f"Already predicted as the target: {', '.join(names['already_target'])}{more}.")
+        note(f"Already predicted as the target: {_listed(names['already_target'], count)}.")
     if statuses["answered"]:
         note("Such changes turn the model's prediction; they need not cause the outcome.")
-    unanswered = ",".join([*names.get("none_found", []), *names.get("infeasible", [])])
+    unanswered = ",".join(names["none_found"] + names["infeasible"])
     if unanswered and instances != inputs.STDIN:
         note(
             f"To find what to relax: lapace why-not {shlex.quote(str(model.path))} "
@@ -190,11 +188,11 @@ def _note_statuses(
 
 
 def _letter_writer(
-    folder: Path | None, words: Path | None, model: Model, explainer: Explainer, names: set[str]
-) -> Callable[..., Any]:
+    folder: Path | None, words: Path | None, annex: bool, model: Model, explainer: Explainer
+) -> Callable[[Explanation], list[Path]]:
     """A function that writes letters; annexes name the files they rest on by their hashes."""
     if folder is None:
-        return lambda *_, **__: None
+        return lambda _: []
     from lapace import __version__
     from lapace.apps.letters import Words, write_letters
     from lapace.apps.loaders import without_secrets
@@ -213,8 +211,8 @@ def _letter_writer(
         "Explained with": f"{model.path.name}, sha256 {sha256}",
         "Made with": f"lapace {__version__}",
     }
-    more: dict[str, Any] = {"words": said, "provenance": provenance, "taken": names}
-    return partial(write_letters, folder=folder, **more)
+    more: dict[str, Any] = {"with_annex": annex, "provenance": provenance, "taken": set()}
+    return partial(write_letters, folder=folder, words=said, **more)
 
 
 @command("cohort", "lapace cohort loans.lapace instances.csv --target approved --by housing")

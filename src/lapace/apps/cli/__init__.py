@@ -35,4 +35,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write("lapace: The command line needs typer: pip install 'lapace[cli]'.\n")
         sys.exit(2)
     keep_native_output_apart()
-    app(None if arguments is None else list(arguments), prog_name="lapace")
+    app(arguments, prog_name="lapace")

@@ -6,25 +6,23 @@ import inspect
 import os
 import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from functools import wraps
-from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from functools import cache, wraps
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from lapace import __version__
-from lapace.apps.cli.outputs import drop_buffered, quiet, results_apart, say, secretive
+from lapace.apps.cli.outputs import drop_buffered, quiet, results_apart, say, secretive, warn
 from lapace.errors import InputError, LapaceError
 
-__all__ = ["EXAMPLES", "TerminatedError", "app", "command", "print_error", "terminate"]
+__all__ = ["EXAMPLES", "TerminatedError", "app", "command", "terminate"]
 
 TRACEBACK = "LAPACE_TRACEBACK"
 UNEXPECTED, WRONG_INPUT, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
@@ -68,24 +66,20 @@ class Command(TyperCommand):
 class CommandGroup(TyperGroup):
     """The commands; every error becomes one sentence and an exit code."""
 
-    def main(self, *args: Any, **settings: Any) -> Any:
-        """Runs a command; exits with its code, or returns it where `standalone_mode` is off."""
-        standalone = settings.pop("standalone_mode", True)
-        settings["standalone_mode"] = False  # errors and codes come back to us
-        if not standalone:
-            return super().main(*args, **settings)
-        words = args[0] if args and args[0] is not None else settings.get("args") or sys.argv[1:]
+    def main(self, args: Any = None, **settings: Any) -> Any:  # type: ignore[override]
+        """Runs a command and exits with its code."""
+        words = sys.argv[1:] if args is None else args
         secretive.set(tuple(word for word in words if "://" in word or "@" in word))
         try:
-            with _process_settings():
-                code = super().main(*args, **settings)
-        except Exception as error:
-            code = print_error(error)
-        except KeyboardInterrupt:
+            with _process_settings():  # errors and codes come back to us
+                code = super().main(args, **settings, standalone_mode=False)
+        except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
+        except Exception as error:
+            code = _print_error(error)
         except TerminatedError as error:
             code = error.code
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(code)
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command chosen; a closed standard output ends it without an error message."""
@@ -100,22 +94,18 @@ class CommandGroup(TyperGroup):
 
 @contextmanager
 def _process_settings() -> Iterator[None]:
-    """Prints warnings as sentences, replaces unprintable characters, cleans up when terminated."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    """Prints each warning once, as a sentence, and cleans up when terminated."""
     os.environ.setdefault("MPLBACKEND", "Agg")  # pictures are files: no window is opened
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
     with warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = _warning_printer()
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
+        once = cache(warn)
+
+        def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+            once(_one_line(str(message)) or category.__name__)
+
+        warnings.showwarning = show
         ending = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
         before = {number: signal.getsignal(number) for number in ending}
         for number in ending:
@@ -128,26 +118,11 @@ def _process_settings() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _warning_printer() -> Callable[..., None]:
-    """A function that prints each warning of a command once, as a sentence."""
-    printed: set[str] = set()
-
-    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        text = _one_line(str(message)) or category.__name__
-        if text not in printed:
-            printed.add(text)
-            say(f"lapace: Warning: {text}")
-
-    return show
-
-
-def print_error(error: Exception) -> int:
+def _print_error(error: Exception) -> int:
     """Prints what went wrong in one sentence and returns the exit code."""
     if os.environ.get(TRACEBACK):
         traceback.print_exc()
     code = WRONG_INPUT
-    if isinstance(error, typer.Abort):
-        return INTERRUPTED
     if isinstance(error, UsageError):
         usage: Any = error
         path = usage.ctx.command_path if usage.ctx is not None else "lapace"
@@ -227,12 +202,18 @@ def command(name: str, example: str) -> Callable[[Callable[..., None]], Callable
 
 def _flat(function: Callable[..., None]) -> Callable[..., None]:
     """The function with each parameter that is a dataclass of options replaced by its fields."""
-    hints = get_type_hints(function)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if is_dataclass(parameter.annotation):
+            groups[name] = parameter.annotation
+            parameters += inspect.signature(groups[name], eval_str=True).parameters.values()
+        else:
+            parameters.append(parameter)
 
     @wraps(function)
     def flat(**values: Any) -> None:
-        token = quiet.set(values.pop("quiet") or quiet.get())  # `demo` runs other commands
+        token = quiet.set(values.pop("quiet"))
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         try:
@@ -241,10 +222,6 @@ def _flat(function: Callable[..., None]) -> Callable[..., None]:
         finally:
             quiet.reset(token)
 
-    parameters = []
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        group = inspect.signature(groups[name], eval_str=True).parameters if name in groups else {}
-        parameters += list(group.values()) or [parameter]
     parameters = [*(p.replace(kind=p.KEYWORD_ONLY) for p in parameters), QUIET]
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

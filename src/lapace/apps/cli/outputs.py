@@ -19,15 +19,14 @@ from rich.segment import Segment
 from typer import Option
 
 from lapace.errors import InputError, LapaceError
+from lapace.progress import Progress
 
-Progress: TypeAlias = Callable[[str, int, int], None]
 Format: TypeAlias = Literal["table", "csv", "parquet", "json"]
 
 STDOUT = "-"
 ENDINGS: dict[str, Format] = {
     ".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet", ".json": "json"
 }  # fmt: skip
-INTEGERS = ("prototype",)  # columns of whole numbers that may be empty
 WIDTH = 100  # of tables where there is no terminal
 
 # Control characters but for tabs and line ends, lone surrogates, and what reverses the direction.
@@ -162,14 +161,10 @@ def results_apart() -> Iterator[None]:
         ...     write("a result")
         a result
     """
-    if _results.get() is not None:  # `demo` runs other commands
-        yield
-        return
     token = _results.set(sys.stdout)
     try:
         with redirect_stdout(sys.stderr):
             yield
-        sys.stdout.flush()
     finally:
         _results.reset(token)
 
@@ -178,9 +173,14 @@ def keep_native_output_apart() -> None:
     """Sends file descriptor 1 to standard error, and gives `sys.stdout` a copy of it.
 
     The solver's C code prints, whatever its options say. The copy has a buffer, which raises at a
-    full disk: with PYTHONUNBUFFERED Python writes what fits and drops the rest.
+    full disk: with PYTHONUNBUFFERED Python writes what fits and drops the rest. A stream that was
+    closed by whoever started the process is replaced by one that goes nowhere.
     """
-    if sys.stdout is None or sys.stderr is None:  # closed by whoever started us
+    nowhere = Path(os.devnull)
+    if sys.stderr is None:
+        sys.stderr = nowhere.open("w", encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = nowhere.open("w", encoding="utf-8")
         return
     with suppress(OSError, ValueError):  # replaced by something in memory
         if sys.stdout.fileno() == 1:
@@ -275,7 +275,7 @@ class Output:
             write_json(self.path, values())
         else:
             safe = self.path.suffix.lower() == ".csv" if safe is None else safe
-            write_frames(frames(), self.path, integers=(*INTEGERS, *integers), safe=safe)
+            write_frames(frames(), self.path, integers=integers, safe=safe)
         note(f"Wrote '{self.path}'.")
 
 

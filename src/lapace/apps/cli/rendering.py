@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
@@ -88,18 +89,14 @@ def _about(rows: Counterfactuals, row: int) -> str:
     """Label, endpoint, probability, distance, density and mark of a counterfactual, where known."""
     probability, density, number = rows.probability[row], rows.density[row], rows.prototype[row]
     parts = [f"{rows.label[row]}"]
-    if _is_known(rows.tau[row]):
+    if not isnan(rows.tau[row]):
         parts.append(f"prototype {number}" if number >= 0 else f"sampled endpoint {-number}")
-    parts += [f"probability {probability:.2f}"] if _is_known(probability) else []
+    parts += [] if isnan(probability) else [f"probability {probability:.2f}"]
     parts.append(f"distance {rows.distance[row]:.2f}")
-    if _is_known(density):
+    if not isnan(density):
         parts.append(f"{density:.0%} of training rows with that label are less typical")
     parts += [f"mark: {rows.mark[row]}"] if rows.mark[row] else []
     return ", ".join(parts)
-
-
-def _is_known(number: float) -> bool:
-    return number == number  # noqa: PLR0124
 
 
 def _changes(rows: Counterfactuals, row: int) -> Table:
@@ -120,9 +117,9 @@ def _changes(rows: Counterfactuals, row: int) -> Table:
 
 
 def whole_columns(schema: Schema) -> list[str]:
-    """The columns of a `comparison_frame` that hold whole numbers."""
+    """The columns of a `comparison_frame` that hold whole numbers, and may be empty."""
     whole = [f.name for f in schema.features if f.kind == "continuous" and f.integer]
-    return [*whole, *(f"{name}_before" for name in whole)]
+    return ["prototype", *whole, *(f"{name}_before" for name in whole)]
 
 
 def comparison_frame(rows: Counterfactuals, start: int = 0) -> Any:

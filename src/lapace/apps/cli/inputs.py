@@ -187,19 +187,18 @@ def read_labels(table: Table, name: str | None) -> list[Level]:
     labels = column_values(table, name)
     column = table.columns[name]
     _check_gaps(int(column.missing.sum()), "label", name)
-    values = column.values
-    decimal = not isinstance(values, Coded) and bool((values % 1).any())
-    if len(set(labels)) > MOST_LABELS or decimal:
+    is_number, different = not isinstance(column.values, Coded), len(set(labels))
+    if different > MOST_LABELS or (is_number and any(label % 1 for label in labels)):
         raise InputError(
-            f"Column '{name}' holds {len(set(labels)):,} different values: that is an amount, not "
-            "a label (a word, a whole number or a truth value). Name another column, or make "
-            "classes of it first."
+            f"Column '{name}' holds {different:,} different values: that is an amount, not a label "
+            "(a word, a whole number or a truth value). Name another column, or make classes of it "
+            "first."
         )
-    if not isinstance(values, Coded):
+    if is_number:
         labels = [int(label) for label in labels]
     if not labels:
         raise InputError("The table has no rows. It needs at least a few hundred.")
-    if len(set(labels)) < 2:
+    if different < 2:
         raise InputError(f"Column '{name}' has one label only, {labels[0]!r}: nothing to learn.")
     return labels
 
@@ -232,14 +231,11 @@ def infer_schema(table: Table, labels: Sequence[Level] | None, training: Trainin
     """
     from lapace.schema import Schema
     from lapace.schema.features import ColumnsError
-    from lapace.schema.inference import no_column
 
-    overrides = {n: k for n, k in training.overrides.items() if n != training.identifier}
+    aside = (training.identifier, training.label)
+    overrides = {name: kind for name, kind in training.overrides.items() if name not in aside}
     if training.label is not None:
-        if training.label not in table.columns:
-            raise no_column(training.label, table.names)
         table = table.without([training.label])
-        overrides.pop(training.label, None)
     try:
         return Schema.infer(table, overrides, labels=labels)
     except ColumnsError as error:
@@ -253,11 +249,10 @@ def _as_options(kinds: Mapping[str, str]) -> str:
         >>> _as_options({"ref": "id", "free text": "drop", "code": "categorical"})
         "--id ref --drop 'free text' --kind code=categorical"
     """
-    words = {
-        name: ["--kind", f"{name}={kind}"] if kind not in ("drop", "id") else [f"--{kind}", name]
+    return " ".join(
+        shlex.join([f"--{kind}", name] if kind in ("drop", "id") else ["--kind", f"{name}={kind}"])
         for name, kind in kinds.items()
-    }
-    return " ".join(map(shlex.join, words.values()))
+    )
 
 
 # ------------------------------------------------------------------------------------------------

@@ -86,8 +86,10 @@ class Loader:
         """Loads a classifier by its file, module or URL."""
         from lapace.apps.loaders import load_classifier
 
-        settings: Any = {"trust": tuple(self.trust), "unsafe_pickle": self.unsafe_pickle}
-        return self.decided(load_classifier(name, **settings, timeout=self.timeout))
+        model = load_classifier(
+            name, trust=self.trust, unsafe_pickle=self.unsafe_pickle, timeout=self.timeout
+        )
+        return self.decided(model)
 
     def decided(self, model: Any) -> Any:
         """The classifier with the threshold of the options, if there is one."""

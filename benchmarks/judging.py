@@ -28,7 +28,7 @@ from lapace.arrays import Floats
 
 __all__ = [
     "BASELINES", "CLAIMS", "LAPACE", "MODELS", "NO", "PARTLY", "YES", "Claim", "Evidence", "Margin",
-    "claim", "exact", "graded", "interval", "mean",
+    "Verdict", "claim", "exact", "interval", "mean", "verdict",
 ]  # fmt: skip
 
 # The models of a table of verdicts, by the side their figures are kept under.
@@ -41,7 +41,7 @@ MODELS = {
 LAPACE = ("First", "Middle", "Last")
 BASELINES = ("NNCE", "FACE", "RobXCE", "DiCE", "DRCE")  # the paper's
 MIXED = ("adult", "compas")  # the paper's data sets with categories
-YES, NO, PARTLY, NOT_RUN = "confirmed", "**not confirmed**", "**partly confirmed**", "not run"
+YES, PARTLY, NO, NOT_RUN = "confirmed", "**partly confirmed**", "**not confirmed**", "not run"
 DRAWS = 1000  # of a bootstrap
 SLACK = 1e-9
 
@@ -147,13 +147,31 @@ def claim(where: str, text: str, pairs: str = "all", note: str = "") -> Callable
     return marked
 
 
-def graded(e: Evidence, claim: Claim, side: str) -> tuple[str, str]:
-    """Grades a claim for one model by the rule above; returns the grade and the figures in words.
+class Verdict(NamedTuple):
+    """The verdict on a claim for one model: the grade, and on how many pairs the claim holds."""
+
+    grade: str = NOT_RUN
+    count: str = ""  # such as "6 of 8"
+    details: str = ""  # the other pairs, and the least margin
+
+    def __str__(self) -> str:
+        """The whole verdict, as the page of findings has it."""
+        return self.grade + (f": {self.count}; {self.details}" if self.count else "")
+
+    @property
+    def brief(self) -> str:
+        """The grade and the count alone, such as `**partly** 6 of 8`."""
+        return f"{self.grade.replace(' confirmed', '')} {self.count}".rstrip()
+
+
+def verdict(e: Evidence, claim: Claim, side: str) -> Verdict:
+    """Grades a claim for one model by the rule above.
 
     Examples:
         >>> always = Claim("", "", "all", lambda e, side, pair: [exact("x", 1.0, 0.5)])
-        >>> graded(Evidence(Plan(), pd.DataFrame({"experiment": [], "pair": []})), always, "paper")
-        ('not run', '')
+        >>> none = Evidence(Plan(), pd.DataFrame({"experiment": [], "pair": []}))
+        >>> str(verdict(none, always, "paper"))
+        'not run'
     """
     states: dict[str, list[str]] = {"holds": [], "fails": [], "open": []}
     worst: dict[str, Margin] = {}
@@ -167,18 +185,20 @@ def graded(e: Evidence, claim: Claim, side: str) -> tuple[str, str]:
         worst[pair] = min(margins, key=lambda m: m.high if state == "fails" else m.low)
     count = sum(map(len, states.values()))
     if not count:
-        return NOT_RUN, ""
+        return Verdict()
     held = len(states["holds"])
     grade = YES if held == len(e.named(claim.pairs)) else PARTLY if held else NO
-    texts = [f"{held} of {count}"]
-    for state, word in (("fails", "not on"), ("open", "open on")):
-        if states[state]:
-            texts.append(f"{word} {', '.join(states[state])}")
+    texts = [
+        f"{words} {', '.join(states[state])}"
+        for state, words in (("fails", "not on"), ("open", "open on"))
+        if states[state]
+    ]
     least = min(worst, key=lambda pair: worst[pair].low)
-    return grade, "; ".join([*texts, f"least: {least}, {worst[least]}"])
+    details = "; ".join([*texts, f"least: {least}, {worst[least]}"])
+    return Verdict(grade, f"{held} of {count}", details)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """All figures, by experiment, and those of single instances."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +14,7 @@ from benchmarks.claims import CLAIMS
 from benchmarks.e5 import figures_of, read_figures
 from benchmarks.figures import OUTDATED, Figures, commits, grid, insert, outdated, pairs_of, part
 from benchmarks.jobs import Store, keep, kept, kept_instances, kept_runs, write
-from benchmarks.judging import MODELS, NO, PARTLY, YES, Evidence, graded
+from benchmarks.judging import MODELS, NO, PARTLY, YES, Claim, Evidence, Verdict, verdict
 from benchmarks.plan import Plan
 
 __all__ = ["blocks", "findings", "pages_of", "read_evidence", "write_all"]
@@ -36,23 +38,38 @@ ABOUT = (
     "confirmed* if on none. Pairs whose interval holds zero are *open*, which is not holding. "
     "`{command}` writes this page."
 )
+ABOUT_BRIEF = (
+    "Each cell has the verdict and the number of pairs on which the claim holds. The rule, the "
+    "other pairs, the margins and their intervals are in `benchmarks/results/findings.md`."
+)
 ABOUT_QUICK = " **These are of the quick version: its few rows and one seed decide nothing.**"
 
 
-def findings(e: Evidence) -> str:
-    """Returns a line per claim: how it is read, and the grade and figures of every model."""
-    lines = []
-    for own in CLAIMS:
-        text = own.text + (f" ({own.note})" if own.note else "")
-        cells = [": ".join(filter(None, graded(e, own, side))) for side in MODELS]
-        lines.append([cell.replace("|", "\\|") for cell in (own.where, text, *cells)])
-    counts = [
-        [sum(line[2 + k].startswith(grade) for line in lines) for grade in (YES, PARTLY, NO)]
-        for k in range(len(MODELS))
+@cache
+def judged(e: Evidence) -> list[tuple[Claim, list[Verdict]]]:
+    """Returns every claim with its verdict on each model; judging takes seconds."""
+    return [(claim, [verdict(e, claim, side) for side in MODELS]) for claim in CLAIMS]
+
+
+def findings(e: Evidence, *, brief: bool = False) -> str:
+    """Returns a line per claim: how it is read, and the verdict on every model.
+
+    Args:
+        e: All figures.
+        brief: Grades and counts alone, without pairs, margins and intervals.
+    """
+    lines = [
+        (
+            claim.where,
+            claim.text + (f" ({claim.note})" if claim.note else ""),
+            *(own.brief if brief else str(own) for own in verdicts),
+        )
+        for claim, verdicts in judged(e)
     ]
-    total = (f"{yes} confirmed, {some} partly, {no} not" for yes, some, no in counts)
-    lines.append(["", "**all**", *total])
-    return grid(("where", "the paper says", *MODELS.values()), lines)
+    columns = zip(*(verdicts for _, verdicts in judged(e)), strict=True)
+    counts = (Counter(own.grade for own in column) for column in columns)
+    total = (f"{n[YES]} confirmed, {n[PARTLY]} partly, {n[NO]} not" for n in counts)
+    return grid(("where", "the paper says", *MODELS.values()), [*lines, ("", "**all**", *total)])
 
 
 def findings_page(e: Evidence) -> list[str]:
@@ -105,7 +122,7 @@ def blocks(e: Evidence) -> dict[str, str]:
         for name, make in BLOCKS.items()
         if len(own := part(e.table, kind := name.partition("-")[0]))
     }
-    return {**found, "findings": findings(e)}
+    return {**found, "findings": f"{findings(e, brief=True)}\n\n{ABOUT_BRIEF}"}
 
 
 def read_evidence(plan: Plan, folder: Path) -> Evidence:

@@ -158,8 +158,8 @@ def both(table):
     return pd.concat([table, printed], ignore_index=True)
 
 
-def finding(table, words):
-    text = rendering.findings(Evidence(PAPER, table))
+def finding(table, words, *, brief=False):
+    text = rendering.findings(Evidence(PAPER, table), brief=brief)
     (line,) = [line for line in text.splitlines() if words in line]
     return [cell.strip() for cell in line.split("|")[1:-1]][2]  # as printed
 
@@ -180,6 +180,16 @@ def test_a_verdict_follows_the_figures_by_one_rule(benchmark):
     worse = changed(moved, "Last", "input_max_set_distance", 0.2, pair="adult-NN")
     none = finding(worse, "perfectly robust to input changes")
     assert none.startswith("**not confirmed**: 0 of 2")
+
+
+def test_a_brief_verdict_is_the_grade_and_the_count(benchmark, actions):
+    table, words = both(benchmark), "perfectly robust to input changes"
+    assert finding(table, words, brief=True) == "confirmed 2 of 2"
+    moved = changed(table, "Last", "input_max_set_distance", 0.2)
+    assert finding(moved, words, brief=True) == "**partly** 1 of 2"
+    worse = changed(moved, "Last", "input_max_set_distance", 0.2, pair="adult-NN")
+    assert finding(worse, words, brief=True) == "**not** 0 of 2"
+    assert finding(actions, words, brief=True) == "not run"
 
 
 def test_intervals_are_paired_over_seeds_and_instances():
@@ -248,6 +258,20 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, block
     assert text.count("\nold\n") == 1
     assert text.startswith("before")
     assert text.endswith("after\n")
+
+
+def test_findings_are_brief_on_the_page_and_whole_in_the_results(blocks):
+    brief, about = blocks["findings"].split("\n\n")
+    assert "`benchmarks/results/findings.md`" in about
+    whole = (RESULTS / "findings.md").read_text(encoding="utf-8").rpartition("\n\n")[2]
+    rows = zip(brief.splitlines()[2:], whole.splitlines()[2:], strict=True)
+    *claims, (total, whole_total) = ([row.split(" | ") for row in pair] for pair in rows)
+    assert total == whole_total
+    for short, long in claims:
+        assert short[:2] == long[:2]
+        for cell, own in zip(short[2:], long[2:], strict=True):
+            grade, _, count = own.rstrip(" |").partition(";")[0].partition(": ")
+            assert cell.rstrip(" |") == f"{grade.replace(' confirmed', '')} {count}".rstrip()
 
 
 @pytest.mark.parametrize("name", rendering.SHOWN)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import pandas as pd
 
 from benchmarks.figures import (
     NO_FIGURE,
@@ -15,29 +13,10 @@ from benchmarks.figures import (
     Figure,
     Figures,
     Line,
+    Results,
+    commits,
     grid,
-    made,
-    pairs_of,
 )
-from benchmarks.plan import Plan
-
-__all__ = [
-    "METHODS",
-    "METRICS",
-    "MODELS",
-    "PICKS",
-    "PLAUSIBILITY",
-    "SWEPT",
-    "Method",
-    "Metric",
-    "best",
-    "brief",
-    "compared",
-    "methods",
-    "page",
-    "reaching",
-    "short",
-]
 
 PICKS = ("First", "Middle", "Last", "nearest", "best")
 # The models whose picks are compared, by the side their figures are kept under.
@@ -92,11 +71,6 @@ class Metric:
     head: str
     spec: str = ".2"
     log: bool = False
-
-    @property
-    def top(self) -> Callable[..., float]:
-        """`max` or `min`, whichever is better."""
-        return max if self.head.endswith("↑") else min
 
 
 METRICS = (
@@ -155,9 +129,9 @@ ABOUT_COUNTS = (
 )
 
 
-def page(plan: Plan, table: pd.DataFrame) -> list[str]:
+def page(e2: Results) -> list[str]:
     """Returns E2: the mean over pairs, every pair, by confidence."""
-    figures, pairs = Figures(table), pairs_of(plan, table)
+    plan, figures, pairs = e2.plan, e2.figures, e2.pairs
     about = ABOUT_E2.format(**vars(plan.e2), instances=plan.protocol.instances)
     limits = [
         *((m.name, m.instances, "instances") for m in plan.baselines),
@@ -166,13 +140,12 @@ def page(plan: Plan, table: pd.DataFrame) -> list[str]:
     ]
     fewer = "; ".join(f"{name} {count} {what}" for name, count, what in limits if count)
     about += f" At most: {fewer}." if fewer else ""
-    parts = ["# E2: every method, eight metrics", f"{made(plan, table, 'e2')} {REPEATS} {about}"]
-    parts += ["## Mean over pairs", ABOUT_MEAN, brief(figures, pairs)]
+    parts = ["# E2: every method, eight metrics", f"{e2.made} {REPEATS} {about}"]
+    parts += ["## Mean over pairs", ABOUT_MEAN, brief(e2)]
     parts.append("![Every metric, by method: a dot per pair, a bar at their mean](e2.png)")
-    parts += ["## Plausibility by other measures", ABOUT_PLAUSIBILITY]
-    parts += [brief(figures, pairs, PLAUSIBILITY), "## Runtime and fitting", ABOUT_TIME]
-    parts.append(_times(figures, pairs))
-    for pair in [*pairs, *pairs_of(plan, table, "extra")]:
+    parts += ["## Plausibility by other measures", ABOUT_PLAUSIBILITY, brief(e2, PLAUSIBILITY)]
+    parts += ["## Runtime and fitting", ABOUT_TIME, _times(figures, pairs)]
+    for pair in [*pairs, *e2.pairs_of("extra")]:
         found = methods(figures, [pair])
         cells = {m.key: [method.line(figures, pair)[m.key] for method in found] for m in METRICS}
         parts += [f"## {pair}", _compared(found, cells, "±")]
@@ -190,9 +163,9 @@ def methods(figures: Figures, pairs: Sequence[str]) -> list[Method]:
     ]
 
 
-def brief(figures: Figures, pairs: Sequence[str], metrics: Sequence[Metric] = METRICS) -> str:
+def brief(e2: Results, metrics: Sequence[Metric] = METRICS) -> str:
     """Every method's mean over pairs."""
-    return compared(figures, pairs, methods(figures, pairs), metrics)
+    return compared(e2.figures, e2.pairs, methods(e2.figures, e2.pairs), metrics)
 
 
 def compared(
@@ -219,14 +192,15 @@ PERCENTILES = Metric(
 )
 
 
-def short(figures: Figures, pairs: Sequence[str]) -> str:
+def short(e2: Results) -> str:
     """The first page's table: the best known methods beside two picks."""
-    known = {m.name: m for m in methods(figures, pairs)}
+    known = {m.name: m for m in methods(e2.figures, e2.pairs)}
     found = [replace(known[name], name=text) for name, text in SHORT.items() if name in known]
     keys = ("validity", "distance", "lof", "model_robustness", "seconds")
     metrics = [m for m in METRICS if m.key in keys]
     metrics[2:2] = [PERCENTILES, CHANGED]
-    return compared(figures, pairs, found, metrics)
+    table = compared(e2.figures, e2.pairs, found, metrics)
+    return f"{table}\n\n{commits(e2.table)}"
 
 
 def _times(figures: Figures, pairs: Sequence[str]) -> str:
@@ -254,7 +228,8 @@ def best(metric: Metric, found: Sequence[Figure]) -> list[bool]:
         ([False, True, True], [False])
     """
     known = [figure.mean for figure in found if not math.isnan(figure.mean)]
-    text = f"{Figure(metric.top(known)):{metric.spec}}" if known else ""
+    top = max if metric.head.endswith("↑") else min
+    text = f"{Figure(top(known)):{metric.spec}}" if known else ""
     return [f"{figure:{metric.spec}}" == text for figure in found]
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.e5 import SIDES, figures_of
-from benchmarks.figures import OUTDATED, Line, grid
+from benchmarks.figures import OUTDATED, Line, grid, origins
 from benchmarks.provenance import code_of
-
-__all__ = ["gallery", "outdated", "page"]
 
 HEADS = ("figure", *(f"{recipe}, {labels}" for labels, recipe in SIDES))
 LINES = {
@@ -54,7 +52,7 @@ ABOUT_DASH = (
 )
 
 
-def page(table: pd.DataFrame, name: str) -> str:
+def page(table: pd.DataFrame, name: str) -> list[str]:
     """Returns the figures as Markdown.
 
     Args:
@@ -66,12 +64,8 @@ def page(table: pd.DataFrame, name: str) -> str:
     ours = table[(table["labels"] == SIDES[0][0]) & (table["recipe"] == SIDES[0][1])]
     counts = ours.loc[ours["metric"] == "all three ok, pairs", "count"]
     seeds = (f"{line['prototypes valid'].repeats} ({' '.join(s)})" for s, line in lines.items())
-    origins = {
-        column: "; ".join(sorted(set(table[column]) - {""})) or "unknown"
-        for column in ("commit", "environment", "machine")
-    }
     about = ABOUT.format(
-        **origins,
+        **origins(table),
         name=name,
         accuracy=figures.get("predictions", "", "test accuracy"),
         seeds=", ".join(seeds),
@@ -94,8 +88,7 @@ def page(table: pd.DataFrame, name: str) -> str:
     ]
     parts = [about, *filter(None, [outdated(table)]), grid(HEADS, rows)]
     parts += ["## Nearest training digit", ABOUT_NEAREST, grid(HEADS, near)]
-    parts += ["## No dash", ABOUT_DASH, grid(("model, labels", "enforce", *DASH), dash)]
-    return "\n\n".join(parts) + "\n"
+    return [*parts, "## No dash", ABOUT_DASH, grid(("model, labels", "enforce", *DASH), dash)]
 
 
 def outdated(table: pd.DataFrame) -> str:

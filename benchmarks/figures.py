@@ -12,28 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
 from benchmarks.plan import Plan
 from benchmarks.provenance import code_of
-
-__all__ = [
-    "NONE",
-    "NO_FIGURE",
-    "OUTDATED",
-    "REPEATS",
-    "Figure",
-    "Figures",
-    "Line",
-    "commits",
-    "grid",
-    "insert",
-    "made",
-    "outdated",
-    "pairs_of",
-    "part",
-]
 
 NONE = "–"
 SPEC = re.compile(r"([±~]?)(?:\.(\d))?(p?)")
@@ -114,17 +98,10 @@ class Figures:
     """
 
     def __init__(self, table: pd.DataFrame) -> None:
-        if "method" not in table:
-            table = table.assign(method="")
-        known = (
-            table[table["mean"].notna()] if len(table) else pd.DataFrame(columns=[*KEYS, "mean"])
-        )
-        known = known.assign(
-            method=known["method"].fillna("").astype(str),
-            label=known["label"].fillna("").astype(str),
-            count=known.get("count", 0),
-            hits=known["mean"] * known.get("count", 0),
-        )
+        # The digits have no methods, and a table may be empty.
+        known = table.reindex(columns=[*KEYS, "mean", "count"], fill_value="")
+        known = known.dropna(subset="mean").astype({"mean": float, "count": int})
+        known["hits"] = known["mean"] * known["count"]
         groups = known.groupby(KEYS, sort=False)
         found = groups.agg(
             mean=("mean", "mean"),
@@ -134,8 +111,7 @@ class Figures:
             count=("count", "sum"),
         )
         self.by_key: dict[tuple[str, ...], Figure] = {
-            key: Figure(mean, deviation, int(repeats), hits, int(count))
-            for key, mean, deviation, repeats, hits, count in found.itertuples(name=None)
+            key: Figure(*figure) for key, *figure in found.itertuples(name=None)
         }
 
     def line(self, pair: str, recipe: str, method: str = "", label: str = "") -> Line:
@@ -195,38 +171,80 @@ OUTDATED = "> **Outdated**"  # how the line on figures of older code or settings
 
 def part(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """Returns one experiment's lines; E1's with those of the tables the paper does not have."""
-    return table[table["experiment"].isin(("e1", "extra") if name == "e1" else (name,))]
+    return table[table["experiment"].isin(_names(name))]
 
 
-def pairs_of(plan: Plan, table: pd.DataFrame, kind: str = "e1") -> list[str]:
-    """Returns the pairs a table has figures of: the paper's, or with "extra" those it lacks.
+def _names(experiment: str) -> tuple[str, ...]:
+    return ("e1", "extra") if experiment == "e1" else (experiment,)
 
-    Means are over the paper's pairs alone: not every method has figures of the others.
+
+def origins(table: pd.DataFrame) -> dict[str, str]:
+    """Returns the commit, environment and machine of a table's figures; all where they differ."""
+    names = ("commit", "environment", "machine")
+    return {name: "; ".join(sorted(set(table[name]) - {""})) or "unknown" for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What was measured in one experiment.
+
+    Attributes:
+        plan: What was to be run.
+        experiment: Such as `e2`.
+        table: The experiment's lines of the tidy table, with where they come from.
     """
-    known = set(table["pair"])
-    return [pair.name for pair in plan.pairs if pair.name in known and pair.experiment == kind]
 
+    plan: Plan
+    experiment: str
+    table: pd.DataFrame
 
-def made(plan: Plan, table: pd.DataFrame, experiment: str) -> str:
-    """Returns how a page was made, and how much of the plan it shows."""
-    names = ("e1", "extra") if experiment == "e1" else (experiment,)
-    planned = Counter(job.recipe for job in plan.jobs(experiments=names))
-    done = table.groupby("recipe")["settings"].nunique()
-    counts = ", ".join(
-        f"{done.get(side, 0)} of {planned[side]} {words}"
-        for side, words in SIDES.items()
-        if planned[side]
-    )
-    origins = [
-        "; ".join(sorted(set(table[name]) - {""})) for name in ("commit", "environment", "machine")
-    ]
-    commit, environment, machine = (text or "unknown" for text in origins)
-    text = (
-        f"Made by `python -m benchmarks{' --quick' if plan.is_quick else ''} --experiment "
-        f"{' '.join(names)}` at commit {commit}, with {environment}, on {machine}. Jobs: {counts}; "
-        f"seeds {', '.join(map(str, sorted(set(table['seed']))))}."
-    )
-    return "\n\n".join(filter(None, (text, outdated(plan, table, experiment))))
+    @cached_property
+    def figures(self) -> Figures:
+        """The figures over repeats."""
+        return Figures(self.table)
+
+    @cached_property
+    def pairs(self) -> list[str]:
+        """The paper's pairs there are figures of.
+
+        Means are over these alone: not every method has figures of the others.
+        """
+        return self.pairs_of("e1")
+
+    def pairs_of(self, kind: str) -> list[str]:
+        """Returns the pairs of a kind there are figures of: `e1`, the paper's, or `extra`."""
+        known = set(self.table["pair"])
+        return [p.name for p in self.plan.pairs if p.name in known and p.experiment == kind]
+
+    @property
+    def made(self) -> str:
+        """How the figures were made, how much of the plan they are, and whether they are old."""
+        names, plan = _names(self.experiment), self.plan
+        commit, environment, machine = origins(self.table).values()
+        planned = Counter(job.recipe for job in plan.jobs(experiments=names))
+        done = self.table.groupby("recipe")["settings"].nunique()
+        counts = ", ".join(
+            f"{done.get(side, 0)} of {planned[side]} {words}"
+            for side, words in SIDES.items()
+            if planned[side]
+        )
+        text = (
+            f"Made by `python -m benchmarks{' --quick' if plan.is_quick else ''} --experiment "
+            f"{' '.join(names)}` at commit {commit}, with {environment}, on {machine}. Jobs: "
+            f"{counts}; seeds {', '.join(map(str, sorted(set(self.table['seed']))))}."
+        )
+        return "\n\n".join(filter(None, (text, self.outdated)))
+
+    @property
+    def outdated(self) -> str:
+        """A line that marks figures whose code or settings have changed since; else nothing."""
+        keys, sides = [job.key for job in self.plan.jobs()], self.table["recipe"]
+        codes = {side: code_of(self.experiment, side) for side in set(sides)}
+        old = ~self.table["settings"].isin(keys) | (self.table["code"] != sides.map(codes))
+        if not old.any():
+            return ""
+        some = "" if old.all() else " some of"
+        return f"{OUTDATED}: code or settings have changed since{some} these figures were measured."
 
 
 def commits(table: pd.DataFrame) -> str:
@@ -244,14 +262,3 @@ def commits(table: pd.DataFrame) -> str:
         for commit, sides in found.items()
     ]
     return f"Measured at commit {' and '.join(texts if len(texts) > 1 else found.index)}."
-
-
-def outdated(plan: Plan, table: pd.DataFrame, experiment: str) -> str:
-    """Returns a line that marks figures whose code or settings have changed since; else nothing."""
-    keys = {job.key for job in plan.jobs()}
-    codes = {side: code_of(experiment, side) for side in set(table["recipe"])}
-    old = ~table["settings"].isin(list(keys)) | (table["code"] != table["recipe"].map(codes))
-    if not old.any():
-        return ""
-    some = "" if old.all() else " some of"
-    return f"{OUTDATED}: code or settings have changed since{some} these figures were measured."

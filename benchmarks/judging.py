@@ -22,14 +22,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from benchmarks.figures import Figures, pairs_of, part
+from benchmarks.e5 import figures_of
+from benchmarks.figures import Figures, Results, part
 from benchmarks.plan import Plan
 from lapace.arrays import Floats
-
-__all__ = [
-    "BASELINES", "CLAIMS", "LAPACE", "MODELS", "NO", "PARTLY", "YES", "Claim", "Evidence", "Margin",
-    "Verdict", "claim", "exact", "interval", "mean", "verdict",
-]  # fmt: skip
 
 # The models of a table of verdicts, by the side their figures are kept under.
 MODELS = {
@@ -134,19 +130,6 @@ class Claim(NamedTuple):
     note: str = ""
 
 
-CLAIMS: list[Claim] = []  # in the order of the table
-
-
-def claim(where: str, text: str, pairs: str = "all", note: str = "") -> Callable[[Judge], Judge]:
-    """Decorates the function that judges a claim of the paper."""
-
-    def marked(judge: Judge) -> Judge:
-        CLAIMS.append(Claim(where, text, pairs, judge, note))
-        return judge
-
-    return marked
-
-
 class Verdict(NamedTuple):
     """The verdict on a claim for one model: the grade, and on how many pairs the claim holds."""
 
@@ -204,20 +187,22 @@ class Evidence:
 
     plan: Plan
     table: pd.DataFrame
-    digits: Figures = field(default_factory=lambda: Figures(pd.DataFrame()))  # of E5
+    digits: pd.DataFrame = field(default_factory=pd.DataFrame)  # of E5, as `e5.csv` keeps them
     instances: pd.DataFrame = field(default_factory=pd.DataFrame)
-    digits_are_old: bool = False
+
+    def results(self, experiment: str) -> Results:
+        """Returns what was measured in one experiment."""
+        return Results(self.plan, experiment, part(self.table, experiment))
 
     @cached_property
-    def by_experiment(self) -> dict[str, Figures]:
-        """Figures over seeds."""
-        names = ("e1", "e2", "e3", "e4", "grid", "privacy")
-        return {name: Figures(part(self.table, name)) for name in names}
+    def figures_of_digits(self) -> Figures:
+        """The figures of E5; labels take the place of a pair."""
+        return figures_of(self.digits)
 
     @cached_property
     def pairs(self) -> list[str]:
         """The paper's pairs there are figures of."""
-        known = pairs_of(self.plan, part(self.table, "e2"))
+        known = self.results("e2").pairs
         return [name for name in known if self.plan[name].reported is not None]
 
     def named(self, which: str) -> list[str]:
@@ -231,7 +216,7 @@ class Evidence:
 
     def figure(self, experiment: str, pair: str, side: str, metric: str, *key: str) -> float:
         """Returns the mean over seeds of a figure; `key` is the method and the label."""
-        return self.by_experiment[experiment].get(pair, side, metric, *key).mean
+        return mean(self.seeds(experiment, pair, side, metric, *key).ravel())
 
     @cached_property
     def _seeds(self) -> dict[tuple[str, ...], dict[int, float]]:
@@ -259,33 +244,39 @@ class Evidence:
         return np.array(values, dtype=np.float64).reshape(-1, 1)
 
     def less(
-        self, pair: str, metric: str, one: tuple[str, str], other: tuple[str, str],
-        times: float = 1.0,
-    ) -> Margin:  # fmt: skip
-        """Returns by how much a figure of E2 is less than another's, times a factor.
+        self, pair: str, side: str, metric: str, one: str, other: str, times: float = 1.0
+    ) -> Margin:
+        """Returns by how much a method's figure of E2 is less than another's, times a factor.
 
         Compared on the same seeds and instances; where only figures of seeds are kept, on those.
 
         Args:
             pair: The pair.
+            side: The model whose picks are compared; baselines are those of every model.
             metric: The figure.
-            one: Side and method.
-            other: Side and method of the greater.
+            one: The method.
+            other: The method whose figure should be greater.
             times: Factor of the greater.
         """
-        name = f"{metric} of {one[1]} below {other[1]}"
-        a, b = (self._values.get((pair, *who, metric), {}) for who in (one, other))
+        keys = [(side_of(method, side), method) for method in (one, other)]
+        a, b = (self._values.get((pair, *key, metric), {}) for key in keys)
         rows = []
         for seed in sorted(set(a) & set(b)):
             count = min(len(a[seed]), len(b[seed]))
             rows.append(times * b[seed][:count] - a[seed][:count])
         if not rows:
-            mine, theirs = (self.seeds("e2", pair, who[0], metric, who[1]) for who in (one, other))
+            mine, theirs = (self.seeds("e2", pair, key[0], metric, key[1]) for key in keys)
             if len(mine) == len(theirs):
                 rows = list(times * theirs - mine)
         width = max(map(len, rows), default=0)
         padded = [np.pad(row, (0, width - len(row)), constant_values=math.nan) for row in rows]
+        name = f"{metric} of {one} below {other}"
         return interval(name, np.array(padded).reshape(len(rows), width))
+
+
+def side_of(method: str, side: str) -> str:
+    """Returns the side that a method's figures are kept under, for one model."""
+    return "baselines" if method in BASELINES else side
 
 
 def mean(values: Iterable[float]) -> float:

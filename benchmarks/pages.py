@@ -1,24 +1,20 @@
-"""The pages of E1, E3, E4, the grid of readings, sweeps and attacks as Markdown, from the table."""
+"""The pages of E1, E3, E4, the grid of readings, sweeps and attacks as Markdown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import pandas as pd
 
 from benchmarks.comparison import METRICS, MODELS, PICKS, SWEPT, Method, compared
 from benchmarks.e3 import FACE, SETTINGS
-from benchmarks.figures import NONE, REPEATS, Figures, grid, made, pairs_of
+from benchmarks.figures import NONE, REPEATS, Figures, Results, grid
 from benchmarks.judging import mean
-from benchmarks.plan import PAPER_SIDES, Pair, Plan
+from benchmarks.plan import PAPER_SIDES, Pair, Plan, Reported
 from benchmarks.readings import combinations
-
-__all__ = [
-    "clusters", "clusters_brief", "e1", "e1_brief", "e3", "e3_brief", "e4", "privacy", "readings",
-    "readings_brief", "tuning",
-]  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------
 # E1
@@ -141,14 +137,14 @@ cultivars and digits come with scikit-learn; codes and columns are generated. Th
 chosen without them, but for adult-full."""
 
 
-def e1(plan: Plan, table: pd.DataFrame) -> list[str]:
+def e1(results: Results) -> list[str]:
     """Returns E1: utility, centroids, paths and cost."""
-    figures, limits, protocol = Figures(table), plan.limits, plan.protocol
-    parts = ["# E1: utility and centroids", f"{made(plan, table, 'e1')} {REPEATS}"]
+    limits, protocol = results.plan.limits, results.plan.protocol
+    parts = ["# E1: utility and centroids", f"{results.made} {REPEATS}"]
     for title, (about, columns) in SECTIONS.items():
         parts += [f"## {title}", about.format(instances=protocol.instances)]
-        parts.append(_recipes(plan, figures, columns))
-    return [*parts, NOTES.format_map({**vars(limits), "seeds": len(protocol.seeds)})]
+        parts.append(_recipes(results.plan, results.figures, columns))
+    return [*parts, NOTES.format(**vars(limits), seeds=len(protocol.seeds))]
 
 
 def _recipes(plan: Plan, figures: Figures, columns: Mapping[str, Column]) -> str:
@@ -171,34 +167,31 @@ def _recipes(plan: Plan, figures: Figures, columns: Mapping[str, Column]) -> str
     return grid(("pair", "recipe", *columns), lines)
 
 
-def e1_brief(plan: Plan, table: pd.DataFrame) -> str:
+def e1_brief(results: Results) -> str:
     """The figures of E1 a first page needs, one line per pair."""
-    figures = Figures(table)
-    ours: dict[str, str] = {
-        "LOF of First (NNCE's)": "{first_lof} ({nnce_lof})",
-        "of Last": "{last_lof}",
-    }
     lines = []
-    for pair in plan.pairs:
+    for pair in results.plan.pairs:
         if pair.reported is not None:
-            own, printed, paper = (
-                figures.line(pair.name, recipe) for recipe in ("default", "printed", "paper")
+            ours, printed, paper = (
+                results.figures.line(pair.name, recipe)
+                for recipe in ("default", "printed", "paper")
             )
             lines.append((
                 pair.name,
                 f"{pair.reported.gap:.1f}",
                 f"{printed['gap_raw']:±.1p}",
                 f"{paper['gap_raw']:±.1p}",
-                f"**{own['gap_raw']:±.1p}**",
+                f"**{ours['gap_raw']:±.1p}**",
                 " / ".join(f"{m['centroids_first_try']:of}" for m in (printed, paper)),
-                f"{own['centroids_before']:of}",
-                " / ".join(f"{m['least_used']}" for m in (printed, paper, own)),
-                *(text.format_map(own) for text in ours.values()),
+                f"{ours['centroids_before']:of}",
+                " / ".join(f"{m['least_used']}" for m in (printed, paper, ours)),
+                f"{ours['first_lof']} ({ours['nnce_lof']})",
+                f"{ours['last_lof']}",
             ))  # fmt: skip
     head = (
         "pair", "gap, the paper's own figure", "gap, as printed", "gap, as read here",
         "**gap, lapace**", "centroids valid: as printed / as read", "lapace, before repair",
-        "least used: as printed / as read / lapace", *ours,
+        "least used: as printed / as read / lapace", "LOF of First (NNCE's)", "of Last",
     )  # fmt: skip
     return grid(head, lines)
 
@@ -223,36 +216,31 @@ class _Score(NamedTuple):
     within_sum: int  # pairs within their sum
 
 
-def _score(plan: Plan, figures: Figures, name: str, depth: int) -> _Score:
-    errors, known = [], []
-    for pair in plan.pairs:
-        found = figures.get(pair.name, "paper", f"gap@{depth}", label=name)
-        if pair.reported is not None and found.repeats:
-            errors.append(abs(100 * found.mean - pair.reported.gap))
-            known.append(pair.reported)
-    away = [*zip(errors, known, strict=True)]
-    return _Score(
-        mean(errors),
-        sum(error <= own.gap_deviation for error, own in away),
-        sum(error <= sum(own.deviations) for error, own in away),
-    )
-
-
-def _scores(plan: Plan, figures: Figures) -> dict[tuple[str, int], _Score]:
+def _scores(results: Results) -> dict[tuple[str, int], _Score]:
     """The score of every reading by depth, the best first."""
-    scores = {
-        (name, depth): _score(plan, figures, name, depth)
-        for name in combinations(plan.readings)
-        for depth in plan.readings.depths
-    }
-    known = {key: score for key, score in scores.items() if not math.isnan(score.error)}
-    return dict(sorted(known.items(), key=lambda item: item[1].error))
+    found, scores = results.plan.readings, {}
+    for key in product(combinations(found), found.depths):
+        if away := _away(results, *key):
+            scores[key] = _Score(
+                mean(error for error, _ in away),
+                sum(error <= known.gap_deviation for error, known in away),
+                sum(error <= sum(known.deviations) for error, known in away),
+            )
+    return dict(sorted(scores.items(), key=lambda item: item[1].error))
+
+
+def _away(results: Results, name: str, depth: int) -> list[tuple[float, Reported]]:
+    """How many points the gap of a reading is off, pair by pair, and what the paper has there."""
+    found = []
+    for pair in results.plan.pairs:
+        figure = results.figures.get(pair.name, "paper", f"gap@{depth}", label=name)
+        if pair.reported is not None and figure.repeats:
+            found.append((abs(100 * figure.mean - pair.reported.gap), pair.reported))
+    return found
 
 
 def _verdict(scores: Mapping[tuple[str, int], _Score], figures: Figures, pairs: list[str]) -> str:
     """Whether a reading reproduces Table 1."""
-    if not scores:
-        return ""
     (name, depth), best = next(iter(scores.items()))
     text = (
         f"The best reading is *{name}* with forests of {_depth(depth)}. It is {best.error:.1f} "
@@ -271,13 +259,12 @@ def _verdict(scores: Mapping[tuple[str, int], _Score], figures: Figures, pairs: 
     return text.rstrip()
 
 
-def readings(plan: Plan, table: pd.DataFrame) -> list[str]:
+def readings(results: Results) -> list[str]:
     """The grid of readings: errors against Table 1, then every pair's gap, and real rows."""
-    pairs, figures, depths = pairs_of(plan, table), Figures(table), plan.readings.depths
-    names = list(combinations(plan.readings))
-    _, depth = next(iter(_scores(plan, figures)), ("", depths[0]))
-    parts = ["# Readings of the paper", made(plan, table, "grid"), ABOUT_READINGS]
-    parts += [readings_brief(plan, table), f"## Gaps, forests of {_depth(depth)}"]
+    plan, pairs, figures = results.plan, results.pairs, results.figures
+    names, depths = list(combinations(plan.readings)), plan.readings.depths
+    _, depth = next(iter(_scores(results)), ("", depths[0]))
+    parts = ["# Readings of the paper", results.made, ABOUT_READINGS, readings_brief(results)]
     lines = [
         (n, *(f"{figures.get(p, 'paper', f'gap@{depth}', label=n):±.1p}" for p in pairs))
         for n in names
@@ -285,7 +272,7 @@ def readings(plan: Plan, table: pd.DataFrame) -> list[str]:
     theirs = (f"{own.gap:.1f} ± {own.gap_deviation:.1f}" if (own := plan[p].reported) else NONE
               for p in pairs)  # fmt: skip
     lines.append(("the paper's own figure", *theirs))
-    parts += [grid(("reading", *pairs), lines), "## Classifiers and real rows"]
+    parts += [f"## Gaps, forests of {_depth(depth)}", grid(("reading", *pairs), lines)]
     shown = [
         (pair, plan[pair].matched or "as in E1", f"{figures.get(pair, 'paper', 'accuracy'):±.1p}",
          *(f"{figures.get(pair, 'paper', f'real@{d}'):±.1p}" for d in depths),
@@ -294,18 +281,18 @@ def readings(plan: Plan, table: pd.DataFrame) -> list[str]:
     ]  # fmt: skip
     head = ("pair", "classifier", "accuracy, %", *(f"real, {_depth(d)}" for d in depths),
             "the paper's")  # fmt: skip
-    return [*parts, grid(head, shown)]
+    return [*parts, "## Classifiers and real rows", grid(head, shown)]
 
 
 def _depth(depth: int) -> str:
     return f"depth {depth}" if depth else "full depth"
 
 
-def readings_brief(plan: Plan, table: pd.DataFrame) -> str:
+def readings_brief(results: Results) -> str:
     """The verdict, and a line per reading: its error by depth, and what its clusters do."""
-    figures, depths, lines = Figures(table), plan.readings.depths, []
-    pairs, scores = pairs_of(plan, table), _scores(plan, figures)
-    for name in combinations(plan.readings):
+    figures, pairs, scores = results.figures, results.pairs, _scores(results)
+    depths, lines = results.plan.readings.depths, []
+    for name in combinations(results.plan.readings):
         found = [scores[name, depth] for depth in depths if (name, depth) in scores]
         if not found:
             continue
@@ -320,7 +307,7 @@ def readings_brief(plan: Plan, table: pd.DataFrame) -> str:
         ))  # fmt: skip
     head = ("reading", *(f"error, {_depth(d)}" for d in depths), "within", "centroids valid",
             "least used", "prototypes apart")  # fmt: skip
-    return f"{_verdict(scores, figures, pairs)}\n\n{grid(head, lines)}".lstrip()
+    return f"{_verdict(scores, figures, pairs)}\n\n{grid(head, lines)}"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -341,9 +328,9 @@ ABOUT_PRIVACY = (
 )
 
 
-def tuning(plan: Plan, table: pd.DataFrame, e2: pd.DataFrame) -> list[str]:
+def tuning(results: Results, e2: pd.DataFrame) -> list[str]:
     """The variants of the baselines, each after the same with its default, from E2."""
-    pairs, of = pairs_of(plan, table), {b.name: b.name.partition("-")[0] for b in plan.tuning}
+    table, of = results.table, {b.name: b.name.partition("-")[0] for b in results.plan.tuning}
     of |= {name: "RobX-rows" for name in of if name.startswith("RobX-rows")}
     same = e2["seed"].isin(table["seed"]) & (e2["recipe"] == "baselines")
     figures = Figures(pd.concat([table, e2[same & e2["method"].isin(of.values())]]))
@@ -351,13 +338,13 @@ def tuning(plan: Plan, table: pd.DataFrame, e2: pd.DataFrame) -> list[str]:
     for base in dict.fromkeys(of.values()):
         found.append(Method(f"{base}, default", "baselines", base))
         found += [Method(name, "baselines", name) for name in of if of[name] == base]
-    text = compared(figures, pairs, found, METRICS)
-    return ["# One option of each baseline", made(plan, table, "tuning"), ABOUT_TUNING, text]
+    text = compared(figures, results.pairs, found, METRICS)
+    return ["# One option of each baseline", results.made, ABOUT_TUNING, text]
 
 
-def privacy(plan: Plan, table: pd.DataFrame) -> list[str]:
+def privacy(results: Results) -> list[str]:
     """What membership inference finds, a line per method and attack."""
-    pairs, figures = pairs_of(plan, table), Figures(table)
+    pairs, figures = results.pairs, results.figures
     methods = [("baselines", name, "answers", name) for name in ("NNCE", "FACE", "DRCE")]
     for side, of in MODELS.items():
         methods += [(side, name, "answers", f"{name}{of}") for name in PICKS]
@@ -369,7 +356,7 @@ def privacy(plan: Plan, table: pd.DataFrame) -> list[str]:
         if any(line["auc"].repeats for line in found):
             lines.append((title, *("{auc:±.2} ({found:.1p}%)".format_map(line) for line in found)))
     text = grid(("attack", *pairs), lines)
-    return ["# Membership inference", made(plan, table, "privacy"), ABOUT_PRIVACY, text]
+    return ["# Membership inference", results.made, ABOUT_PRIVACY, text]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -390,8 +377,7 @@ REPORTED = (
     "LAPACE-naive, as printed",
     "LAPACE-latent, as printed",
 )
-LATENT = "LAPACE-latent, as read here"
-BRIEF = (*REPORTED, LATENT, "LAPACE-exact")
+BRIEF = (*REPORTED, "LAPACE-latent, as read here", "LAPACE-exact")
 ABOUT_E3 = (
     "{instances} instances of each seed. Share of instances with at least one point on a path that "
     "satisfies all their constraints and is valid. *Easy*: {n_constraints} constraints each, drawn "
@@ -415,12 +401,12 @@ ABOUT_POINTS = (
 POINTS = "{feasible_points:.1p}% / {lof_before} → {lof_after} / {seconds_before:.1} → {seconds:.1}"
 
 
-def e3(plan: Plan, table: pd.DataFrame) -> list[str]:
+def e3(results: Results) -> list[str]:
     """E3: shares of instances, shares of paths, then points of paths in both settings."""
-    figures, pairs = Figures(table), pairs_of(plan, table)
-    parts = ["# E3: actionability", made(plan, table, "e3"), ABOUT_E3.format(**vars(plan.e3))]
-    parts.append(_shares(plan, table, "satisfied", CONSTRAINED))
-    parts += ["## One path each", ABOUT_ONE, _shares(plan, table, "satisfied_path", CONSTRAINED)]
+    figures, pairs = results.figures, results.pairs
+    parts = ["# E3: actionability", results.made, ABOUT_E3.format(**vars(results.plan.e3))]
+    parts.append(_shares(results, "satisfied", CONSTRAINED))
+    parts += ["## One path each", ABOUT_ONE, _shares(results, "satisfied_path", CONSTRAINED)]
     parts += ["## The paper's correction, swept", ABOUT_SWEPT, _correction(figures, pairs)]
     for setting in SETTINGS:
         lines = []
@@ -447,18 +433,17 @@ def _correction(figures: Figures, pairs: Sequence[str]) -> str:
     ])  # fmt: skip
 
 
-def e3_brief(plan: Plan, table: pd.DataFrame) -> str:
+def e3_brief(results: Results) -> str:
     """Shares of instances of the paper's four methods and of ours."""
-    return _shares(plan, table, "satisfied", [m for m in CONSTRAINED if m.name in BRIEF])
+    return _shares(results, "satisfied", [m for m in CONSTRAINED if m.name in BRIEF])
 
 
-def _shares(plan: Plan, table: pd.DataFrame, metric: str, methods: Sequence[Method]) -> str:
+def _shares(results: Results, metric: str, methods: Sequence[Method]) -> str:
     """One line per pair and setting, the best of each in bold."""
-    figures = Figures(table)
-    lines = []
+    figures, lines = results.figures, []
     for setting in SETTINGS:
-        for pair in pairs_of(plan, table):
-            reported = plan[pair].reported
+        for pair in results.pairs:
+            reported = results.plan[pair].reported
             known = reported.actionability if reported and setting == "easy" else None
             theirs = dict(zip(REPORTED, known, strict=True)) if known else {}
             texts = {
@@ -498,56 +483,45 @@ CURVES = {
     "probability": "probability", "lof": "LOF", "lof_all": "LOF among all rows",
     "density": "density",
 }  # fmt: skip
-ALL = "all"  # the label of lines about all prototypes
 TAUS = ("0", "0.25", "0.5", "0.75", "1")
 
 
-def e4(plan: Plan, table: pd.DataFrame) -> list[str]:
+def e4(results: Results) -> list[str]:
     """Returns E4: the means of the curves."""
     picture = "![Probability, LOF and density along the paths, a panel per endpoint](e4.png)"
-    parts = ["# E4: points along paths", made(plan, table, "e4"), ABOUT_E4]
-    return [*parts, _curves(plan, table), picture]
+    return ["# E4: points along paths", results.made, ABOUT_E4, _curves(results), picture]
 
 
-def _curves(plan: Plan, table: pd.DataFrame) -> str:
+def _curves(results: Results) -> str:
     """The mean over repeats at a few τ."""
-    ours = table[table["label"] == ALL]
-    means = ours.groupby(["pair", "recipe", "metric"])["mean"].mean()
     lines = []
-    for pair in pairs_of(plan, table):
+    for pair in results.pairs:
         for recipe in MODELS:
-            found = [
-                " / ".join(
-                    f"{means[key]:.2f}" if (key := (pair, recipe, f"{m}@{t}")) in means else NONE
-                    for t in TAUS
-                )
-                for m in CURVES
-            ]
+            line = results.figures.line(pair, recipe, label="all")
+            found = [" / ".join(f"{line[f'{m}@{t}']}" for t in TAUS) for m in CURVES]
             if any(text.strip(f"{NONE} /") for text in found):
                 lines.append((pair, recipe, *found))
     taus = ", ".join(TAUS)
     return grid(("pair", "recipe", *(f"{m} at τ = {taus}" for m in CURVES.values())), lines)
 
 
-def clusters(plan: Plan, table: pd.DataFrame) -> list[str]:
+def clusters(results: Results) -> list[str]:
     """The sweep over clusters: every pick, pair by pair."""
-    parts = ["# How many clusters", made(plan, table, "clusters"), ABOUT_SWEEP]
-    for pair in pairs_of(plan, table):
-        parts += [f"## {pair}", _swept(table, pair, PICKS)]
+    parts = ["# How many clusters", results.made, ABOUT_SWEEP]
+    for pair in results.pairs:
+        parts += [f"## {pair}", _swept(results, pair, PICKS)]
     return parts
 
 
-def clusters_brief(plan: Plan, table: pd.DataFrame) -> str:
+def clusters_brief(results: Results) -> str:
     """First, Middle and Last for every number of clusters, a table per pair."""
-    return "\n\n".join(
-        f"{pair}:\n\n{_swept(table, pair, PICKS[:3])}" for pair in pairs_of(plan, table)
-    )
+    tables = (f"{pair}:\n\n{_swept(results, pair, PICKS[:3])}" for pair in results.pairs)
+    return "\n\n".join(tables)
 
 
-def _swept(table: pd.DataFrame, pair: str, picks: Sequence[str]) -> str:
-    figures = Figures(table)
+def _swept(results: Results, pair: str, picks: Sequence[str]) -> str:
+    figures, table, lines = results.figures, results.table, []
     counts = sorted(set(table.loc[table["pair"] == pair, "label"]) - {""}, key=int)
-    lines = []
     for recipe, of in MODELS.items():
         for pick in picks:
             for count in counts:

@@ -7,21 +7,18 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-import pandas as pd
-
 from benchmarks import comparison, digits_page, drawing, pages
 from benchmarks.claims import CLAIMS
-from benchmarks.e5 import figures_of, read_figures
-from benchmarks.figures import OUTDATED, Figures, commits, grid, insert, outdated, pairs_of, part
+from benchmarks.e5 import read_figures
+from benchmarks.figures import OUTDATED, Results, grid, insert
 from benchmarks.jobs import Store, keep, kept, kept_instances, kept_runs, write
 from benchmarks.judging import MODELS, NO, PARTLY, YES, Claim, Evidence, Verdict, verdict
 from benchmarks.plan import Plan
 
-__all__ = ["blocks", "findings", "pages_of", "read_evidence", "write_all"]
-
 # Pages that show results between markers.
 SHOWN = ("docs/how-to/baselines.md", "docs/research/reproducing.md")
-GALLERY = Path("docs")
+DOCS = Path("docs")
+DIGITS = {False: "mnist", True: "mnist-5k"}  # by whether the plan is quick
 ORIGIN = ("code", "commit", "environment", "machine")
 
 # ------------------------------------------------------------------------------------------------
@@ -36,7 +33,7 @@ ABOUT = (
     "what was counted, ranks and means of curves have no interval and are compared as they are. It "
     "is *confirmed* if it holds on every pair it names, *partly confirmed* if on some, *not "
     "confirmed* if on none. Pairs whose interval holds zero are *open*, which is not holding. "
-    "`{command}` writes this page."
+    "`python -m benchmarks --render` writes this page."
 )
 ABOUT_BRIEF = (
     "Each cell has the verdict and the number of pairs on which the claim holds. The rule, the "
@@ -74,11 +71,10 @@ def findings(e: Evidence, *, brief: bool = False) -> str:
 
 def findings_page(e: Evidence) -> list[str]:
     """Returns the page: a verdict per finding."""
-    about = ABOUT.format(command="python -m benchmarks --render")
-    about += ABOUT_QUICK if e.plan.is_quick else ""
-    kinds = [kind for kind in ("e1", "e2", "e3", "e4", "privacy") if len(part(e.table, kind))]
-    old = [kind for kind in kinds if outdated(e.plan, part(e.table, kind), kind)]
-    old += ["e5"] if e.digits_are_old else []
+    about = ABOUT + (ABOUT_QUICK if e.plan.is_quick else "")
+    kinds = (e.results(name) for name in ("e1", "e2", "e3", "e4", "privacy"))
+    old = [own.experiment for own in kinds if len(own.table) and own.outdated]
+    old += ["e5"] if len(e.digits) and digits_page.outdated(e.digits) else []
     text = f"{OUTDATED}: code has changed since figures of {', '.join(old)} were measured."
     return ["# The paper's findings", about, *([text] if old else []), findings(e)]
 
@@ -86,31 +82,23 @@ def findings_page(e: Evidence) -> list[str]:
 # ------------------------------------------------------------------------------------------------
 # All of it
 
-Page = Callable[[Plan, pd.DataFrame], list[str]]
-Block = Callable[[Plan, pd.DataFrame], str]
-PAGES: Mapping[str, Page] = {
+PAGES: Mapping[str, Callable[[Results], list[str]]] = {
     "grid": pages.readings, "e1": pages.e1, "e2": comparison.page, "e3": pages.e3, "e4": pages.e4,
     "clusters": pages.clusters, "privacy": pages.privacy,
 }  # fmt: skip
-BLOCKS: Mapping[str, Block] = {
-    "e1": pages.e1_brief,
-    "grid": pages.readings_brief,
-    "e2": lambda plan, table: comparison.brief(Figures(table), pairs_of(plan, table)),
-    "e2-short": lambda plan, table: "\n\n".join(
-        (comparison.short(Figures(table), pairs_of(plan, table)), commits(table))
-    ),
-    "e3": pages.e3_brief,
-    "clusters": pages.clusters_brief,
-}
+BLOCKS: Mapping[str, Callable[[Results], str]] = {
+    "e1": pages.e1_brief, "grid": pages.readings_brief, "e2": comparison.brief,
+    "e2-short": comparison.short, "e3": pages.e3_brief, "clusters": pages.clusters_brief,
+}  # fmt: skip
 
 
 def pages_of(e: Evidence) -> dict[str, str]:
     """Returns the pages of all experiments with results, and the verdicts, by name."""
-    found = {
-        name: page(e.plan, own) for name, page in PAGES.items() if len(own := part(e.table, name))
-    }
-    if len(own := part(e.table, "tuning")):
-        found["tuning"] = pages.tuning(e.plan, own, part(e.table, "e2"))
+    found = {name: page(own) for name, page in PAGES.items() if len((own := e.results(name)).table)}
+    if len((own := e.results("tuning")).table):
+        found["tuning"] = pages.tuning(own, e.results("e2").table)
+    if len(e.digits):
+        found["e5"] = digits_page.page(e.digits, DIGITS[e.plan.is_quick])
     found["findings"] = findings_page(e)
     return {name: "\n\n".join(parts) + "\n" for name, parts in found.items()}
 
@@ -118,9 +106,9 @@ def pages_of(e: Evidence) -> dict[str, str]:
 def blocks(e: Evidence) -> dict[str, str]:
     """Returns what other pages show between the markers `<!-- name -->` and `<!-- /name -->`."""
     found = {
-        name: "\n\n".join(filter(None, (make(e.plan, own), outdated(e.plan, own, kind))))
+        name: "\n\n".join(filter(None, (make(own), own.outdated)))
         for name, make in BLOCKS.items()
-        if len(own := part(e.table, kind := name.partition("-")[0]))
+        if len((own := e.results(name.partition("-")[0])).table)
     }
     return {**found, "findings": f"{findings(e, brief=True)}\n\n{ABOUT_BRIEF}"}
 
@@ -131,9 +119,7 @@ def read_evidence(plan: Plan, folder: Path) -> Evidence:
     table = kept(folder)
     named = {name: table["settings"].map(origins[name]).fillna("") for name in ORIGIN}
     digits = read_figures(folder / "e5.csv")
-    old = bool(len(digits) and digits_page.outdated(digits))
-    figures = figures_of(digits)
-    return Evidence(plan, table.assign(**named), figures, kept_instances(folder), old)
+    return Evidence(plan, table.assign(**named), digits, kept_instances(folder))
 
 
 def write_all(plan: Plan, store: Store, out: Path, *, shown: bool = False) -> None:
@@ -147,29 +133,27 @@ def write_all(plan: Plan, store: Store, out: Path, *, shown: bool = False) -> No
         shown: Also insert the results into the pages that show them.
     """
     keep(out, plan.jobs(), store)
-    digits = read_figures(out / "e5.csv")
     evidence = read_evidence(plan, out)
-    table = evidence.table
-    found = pages_of(evidence)
-    if len(digits):
-        name = "mnist-5k" if plan.is_quick else "mnist"
-        found["e5"] = digits_page.page(digits, name)
-        write((GALLERY if shown else out) / "gallery.md", digits_page.gallery(digits, name))
-    for name, text in found.items():
+    for name, text in pages_of(evidence).items():
         write(out / f"{name}.md", text)
-    _draw(plan, table, out)
-    for page in map(Path, SHOWN if shown else ()):
+    if len(evidence.digits):
+        gallery = digits_page.gallery(evidence.digits, DIGITS[plan.is_quick])
+        write((DOCS if shown else out) / "gallery.md", gallery)
+    _draw(evidence, out)
+    if not shown:
+        return
+    found = blocks(evidence)
+    for page in map(Path, SHOWN):
         if page.exists():
             text = page.read_text(encoding="utf-8")
-            for name, block in blocks(evidence).items():
+            for name, block in found.items():
                 text = insert(text, name, block)
             write(page, text)
 
 
-def _draw(plan: Plan, table: pd.DataFrame, out: Path) -> None:
-    own = {name: part(table, name) for name in ("e2", "e4")}
-    pairs = {name: pairs_of(plan, lines) for name, lines in own.items()}
-    if pairs["e2"]:
-        drawing.save(drawing.metrics(Figures(own["e2"]), pairs["e2"]), out / "e2.png")
-    if pairs["e4"]:
-        drawing.save(drawing.paths(own["e4"], pairs["e4"]), out / "e4.png", dpi=60)
+def _draw(e: Evidence, out: Path) -> None:
+    e2, e4 = e.results("e2"), e.results("e4")
+    if e2.pairs:
+        drawing.save(drawing.metrics(e2.figures, e2.pairs), out / "e2.png")
+    if e4.pairs:
+        drawing.save(drawing.paths(e4.table, e4.pairs), out / "e4.png", dpi=60)

@@ -46,7 +46,7 @@ def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypat
     assert tuple(table.columns) == e5.COLUMNS
     done = set(zip(table["labels"], table["recipe"], strict=True))
     assert done == {("predictions", ""), ("predictions", "default"), ("truth", "paper")}
-    assert "| valid prototypes | 3 of 3 |" in page(table, few.name)
+    assert "| valid prototypes | 3 of 3 |" in "\n".join(page(table, few.name))
     dash = table[table["label"] == "dash: exact"].set_index("metric")["value"]
     assert dash["brightest in the dash, sevens"].dropna().max() <= 0.01
     ok = table[table["metric"] == "first ok, paths"]

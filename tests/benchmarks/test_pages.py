@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -225,11 +226,12 @@ def current(text):
 
 
 def test_figures_of_older_code_or_settings_are_marked(evidence):
-    own = figures.part(evidence.table, "e3")
-    assert figures.outdated(PAPER, own.assign(code="older"), "e3").startswith(figures.OUTDATED)
+    own = evidence.results("e3")
+    older = replace(own, table=own.table.assign(code="older"))
+    assert older.outdated.startswith(figures.OUTDATED)
     keys = [job.key for job in PAPER.jobs(experiments=["e3"])]
-    new = own.assign(code=code_of("e3"), settings=keys[0])
-    assert figures.outdated(PAPER, new, "e3") == ""
+    newer = replace(own, table=own.table.assign(code=code_of("e3"), settings=keys[0]))
+    assert newer.outdated == ""
 
 
 def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, blocks):

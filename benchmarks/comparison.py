@@ -272,8 +272,8 @@ def confidences(figures: Figures) -> dict[str, float]:
     return {"First": 0.0, **dict(sorted(found.items(), key=lambda item: item[1]))}
 
 
-def reaching(figures: Figures, pair: str, share: float = 0.95) -> float | None:
-    """The lowest required probability whose Firsts stay valid under retrained classifiers.
+def reaching(figures: Figures, pair: str) -> float | None:
+    """The lowest required probability with which 95% of Firsts stay valid when retrained.
 
     0 where none has to be required, None where none suffices. Only where every instance still has
     a counterfactual: a confidence no instance can reach would be trivially robust.
@@ -281,7 +281,7 @@ def reaching(figures: Figures, pair: str, share: float = 0.95) -> float | None:
     for name, confidence in confidences(figures).items():
         line = figures.line(pair, "default", name)
         answered = line["validity"].mean >= 1 - 1e-9
-        if answered and line["model_robustness"].mean >= share:
+        if answered and line["model_robustness"].mean >= 0.95:
             return confidence
     return None
 

@@ -17,30 +17,21 @@ from benchmarks.digits import DASH, SIDE
 from benchmarks.figures import Figures
 from lapace.result import Explanation
 
-__all__ = [
-    "Strip",
-    "metrics",
-    "paths",
-    "save",
-    "strips",
-]
-
 COLOURS = {
     "default": "#00796b", "paper": "#8a5a00", "printed": "#b3452c", "gumbel": "#7a5195",
     "baselines": "#3b6ea8",
 }  # fmt: skip
 MODELS = {"default": "lapace's default", "printed": "as printed", "paper": "as read here"}
 LEVELS = {"probability": 0.5, "lof": 1.0, "density": 0.05}  # what is drawn as a dotted line
-LEVELS_FIRST = "probability"
 
 
-def save(figure: Any, path: Path, *, dpi: int = 80, colours: int = 64) -> None:
+def save(figure: Any, path: Path, *, dpi: int = 80) -> None:
     """Writes a picture, with few colours so that it stays small."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=dpi, bbox_inches="tight", pad_inches=0.05)
     plt.close(figure)
     with Image.open(path) as image:
-        small = image.convert("RGB").quantize(colours)
+        small = image.convert("RGB").quantize(64)
     small.save(path, optimize=True)
 
 
@@ -94,7 +85,7 @@ def paths(table: pd.DataFrame, pairs: Sequence[str]) -> Any:
             for ax, label in zip(row, labels[pair], strict=False):
                 own = table[(table["pair"] == pair) & (table["label"] == label)]
                 _curves(ax, own[own["name"] == name], LEVELS[name])
-                if name == LEVELS_FIRST:
+                if name == "probability":
                     title = "sampled endpoint" if label == "-1" else f"prototype {label}"
                     ax.set(ylim=(0, 1))
                     ax.set_title(title, fontsize=8)

@@ -30,22 +30,6 @@ import pandas as pd
 from benchmarks.plan import Job
 from benchmarks.provenance import Origin, code_of
 
-__all__ = [
-    "COLUMNS",
-    "Measure",
-    "Record",
-    "Store",
-    "keep",
-    "kept",
-    "kept_instances",
-    "kept_runs",
-    "measured",
-    "run",
-    "run_job",
-    "shared_out",
-    "write",
-]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -113,6 +97,13 @@ def write(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     part.write_text(text, encoding="utf-8")
     part.replace(path)
+
+
+def cached(path: Path, make: Callable[[], Any]) -> Any:
+    """Returns what a JSON file holds; makes and keeps it first where there is none."""
+    if not path.exists():
+        write(path, json.dumps(make()))
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -201,20 +192,6 @@ def measured(job: Job) -> Iterable[Measure]:
     return kinds.get(job.experiment, e1.measure)(job)
 
 
-def run_job(
-    job: Job, store: Store, measure: Callable[[Job], Iterable[Measure]] = measured
-) -> float:
-    """Runs one job, keeps its figures, and returns the seconds it took.
-
-    Raises whatever measuring raises; nothing is kept then.
-    """
-    start = time.perf_counter()
-    measures = list(measure(job))
-    seconds = time.perf_counter() - start
-    store.save(job, Record(measures, seconds, Origin.here(job.experiment, job.recipe)))
-    return seconds
-
-
 def shared_out(
     work: Callable[[Item], Result], items: Sequence[Item], workers: int
 ) -> Iterator[tuple[Item, Result | None, str]]:
@@ -231,6 +208,18 @@ def shared_out(
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for future in as_completed([pool.submit(_tried, work, item) for item in items]):
             yield future.result()
+
+
+def collected(
+    work: Callable[[Item], Result], items: Sequence[Item], workers: int
+) -> dict[Item, Result]:
+    """Does some work, prints how it went, and returns results, in order, less what failed."""
+    found = {}
+    for item, result, error in shared_out(work, items, workers):
+        print(*item, error or "done", flush=True)
+        if not error:
+            found[item] = result
+    return {item: found[item] for item in items if item in found}
 
 
 def _tried(work: Callable[[Item], Result], item: Item) -> tuple[Item, Result | None, str]:
@@ -295,9 +284,18 @@ def _run_group(
             continue
         with warnings.catch_warnings():  # a side whose report fails is measured, not used
             warnings.filterwarnings("ignore", message="The report of this explainer fails")
-            _, took, error = _tried(partial(run_job, store=store, measure=measure), job)
+            _, took, error = _tried(partial(_run_job, store=store, measure=measure), job)
         lines.append(error or f"{took:.0f} s")
     return lines
+
+
+def _run_job(job: Job, store: Store, measure: Callable[[Job], Iterable[Measure]]) -> float:
+    """Runs one job, keeps its figures, and returns the seconds it took."""
+    start = time.perf_counter()
+    measures = list(measure(job))
+    seconds = time.perf_counter() - start
+    store.save(job, Record(measures, seconds, Origin.here(job.experiment, job.recipe)))
+    return seconds
 
 
 # ------------------------------------------------------------------------------------------------
@@ -392,17 +390,14 @@ def kept_runs(folder: Path) -> pd.DataFrame:
 
 def kept_instances(folder: Path) -> pd.DataFrame:
     """Returns E2's figures of single instances; `values` are numbers between spaces."""
-    path = folder / INSTANCES
-    if not path.exists():
-        return pd.DataFrame({name: [] for name in PAIRED})
-    return pd.read_csv(path, keep_default_na=False, dtype={"values": str})
+    return _read(folder / INSTANCES, PAIRED)
 
 
 def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame({name: [] for name in columns})
     numbers = {"mean": [""], "deviation": [""], "seconds": [""]}
-    texts = dict.fromkeys(("label", "method", "settings", *RUNS[-4:]), str)
+    texts = dict.fromkeys(("label", "method", "settings", "values", *RUNS[-4:]), str)
     table = pd.read_csv(path, keep_default_na=False, na_values=numbers, dtype=texts)
     return table.reindex(columns=list(columns), fill_value="")
 

@@ -16,7 +16,6 @@ import argparse
 import bz2
 import hashlib
 import io
-import json
 import os
 import subprocess
 import sys
@@ -36,7 +35,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.figures import grid
-from benchmarks.jobs import shared_out, write
+from benchmarks.jobs import cached, collected, write
 from benchmarks.plan import Pair
 from benchmarks.provenance import environment
 from benchmarks.tables import TABLES, load
@@ -189,12 +188,10 @@ def explained(name: str, kind: str) -> dict[str, Any]:
 
 def measure(job: tuple[str, ...], cache: Path) -> Any:
     """Returns the result of one job; computes and keeps it if it is new."""
-    path = cache / f"{'.'.join(job)}.json"
-    if not path.exists():
-        warnings.simplefilter("ignore")
-        found = learned(job[1], cache) if job[0] == "learned" else explained(*job[1:])
-        write(path, json.dumps(found))
-    return json.loads(path.read_text(encoding="utf-8"))
+    warnings.simplefilter("ignore")
+    kind, *names = job
+    work = partial(explained, *names) if kind == "explained" else partial(learned, *names, cache)
+    return cached(cache / f"{'.'.join(job)}.json", work)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -313,16 +310,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = (*OWN, *DATA_SETS, *(surveys(chosen.cache) if "".join(wanted) == "" else ()))
     jobs: list[tuple[str, ...]] = [("learned", n) for n in names if n.startswith(wanted)]
     jobs += [("explained", *pair) for pair in EXPLAINED if pair[0].startswith(wanted)]
-    tables: dict[str, Any] = {}
-    answers = {}
-    for job, found, error in shared_out(partial(measure, cache=chosen.cache), jobs, chosen.workers):
-        print(*job, error or "done", flush=True)
-        if found is not None and job[0] == "learned":
-            tables[job[1]] = found
-        elif found is not None:
-            answers[job] = found
-    tables = {name: tables[name] for name in names if name in tables}
-    write(chosen.out / "learned-rules.md", page(tables, [answers[j] for j in jobs if j in answers]))
+    found = collected(partial(measure, cache=chosen.cache), jobs, chosen.workers)
+    tables = {job[1]: result for job, result in found.items() if job[0] == "learned"}
+    answers = [result for job, result in found.items() if job[0] == "explained"]
+    write(chosen.out / "learned-rules.md", page(tables, answers))
 
 
 if __name__ == "__main__":

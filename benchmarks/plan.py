@@ -21,18 +21,6 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from lapace.datasets import TrainedKind
 from lapace.errors import InputError, did_you_mean
 
-__all__ = [
-    "EXPERIMENTS",
-    "PAPER_SIDES",
-    "Actionability",
-    "Baseline",
-    "Comparison",
-    "Job",
-    "Pair",
-    "Plan",
-    "Readings",
-]
-
 Recipe: TypeAlias = Literal["default", "paper", "printed", "gumbel", "baselines"]
 PairKind: TypeAlias = Literal["e1", "extra"]
 Kind = TypeVar("Kind")

@@ -24,8 +24,6 @@ from pathlib import Path
 
 import lapace
 
-__all__ = ["Origin", "code_of", "environment", "names_of"]
-
 # What measures an experiment, or one of its sides; others measure as E1 does.
 STARTS = {
     "grid": "readings.measure", "e2": "e2._ours", "e2 baselines": "e2._of_baseline",

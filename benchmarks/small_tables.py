@@ -17,7 +17,6 @@ Each fit is kept in the cache, so that a run that was stopped goes on where it e
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 import warnings
@@ -45,7 +44,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from benchmarks.figures import grid
-from benchmarks.jobs import shared_out, write
+from benchmarks.jobs import cached, collected, write
 from benchmarks.provenance import environment
 from lapace import Explainer, LapaceError, datasets
 from lapace.explainer import estimator
@@ -245,12 +244,12 @@ def fit(table: SmallTable, seed: int, how: str) -> Explainer:
 
 def measure(job: tuple[str, int, str], cache: Path) -> dict[str, Any]:
     """Returns the line of one fit, its verdict and figures; fits and keeps it if it is new."""
-    path = cache / "{}.{}.{}.json".format(*job)
-    if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+    found: dict[str, Any] = cached(cache / "{}.{}.{}.json".format(*job), partial(_measured, *job))
+    return found
+
+
+def _measured(name: str, seed: int, how: str) -> dict[str, Any]:
     warnings.simplefilter("ignore")
-    name, seed, how = job
     (table,) = (t for t in TABLES if t.name == name)
     line = {"table": name, "classifier": table.kind, "tuned_on": table.tuned_on, "seed": seed}
     start = time.process_time()
@@ -258,9 +257,7 @@ def measure(job: tuple[str, int, str], cache: Path) -> dict[str, Any]:
         line |= {"how": how, **_figures(fit(table, seed, how))}
     except LapaceError as error:  # refused by `fit` itself: no explainer at all
         line |= {"how": how, "verdict": "refused", "failed": str(error)[:80]}
-    line["seconds"] = round(time.process_time() - start, 1)
-    write(path, json.dumps(line))
-    return line
+    return line | {"seconds": round(time.process_time() - start, 1)}
 
 
 def _figures(explainer: Explainer) -> dict[str, Any]:
@@ -366,11 +363,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed in range(counts[how])
         if not chosen.table or table.name.startswith(tuple(chosen.table))
     ]
-    lines = []
-    for job, line, error in shared_out(partial(measure, cache=chosen.cache), jobs, chosen.workers):
-        print(*job, error or "done", flush=True)
-        lines += [line] if line else []
-    table = pd.DataFrame(lines)
+    lines = collected(partial(measure, cache=chosen.cache), jobs, chosen.workers)
+    table = pd.DataFrame(list(lines.values()))
     write(chosen.out / "small-tables.csv", table.to_csv(index=False, float_format="%.4g"))
     write(chosen.out / "small-tables.md", page(table, environment()))
 

@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from benchmarks.figures import grid
-from benchmarks.jobs import shared_out
+from benchmarks.jobs import collected
 from benchmarks.plan import Pair
 from benchmarks.tables import load
 from lapace import Explainer, datasets
@@ -286,10 +286,9 @@ def calibrations(records: Sequence[Record]) -> dict[str, Calibration]:
     """What ships, fitted on the tables it was chosen on."""
     own = [r for r in records if r.table in CHOSEN_ON]
     with_them = [r for r in own if has_probability(r)]
-    reads = {name: CANDIDATES[chosen] for name, chosen in SHIPPED.items()}
     return {
-        "probability": calibrated(with_them, reads["probability"]),
-        "labels": calibrated(own, reads["labels"]),
+        name: calibrated(with_them if name == "probability" else own, CANDIDATES[chosen])
+        for name, chosen in SHIPPED.items()
     }
 
 
@@ -410,26 +409,32 @@ def page(
         (f"{b / 10:.1f} to {b / 10 + 0.1:.1f}", f"{len(g):,}", f"{g.estimate.mean():.3f}",
          f"{g.observed.mean():.3f}") for b, g in bins
     ]  # fmt: skip
-    sections = (
-        (
-            "# How sure: predicted and observed survival",
-            ABOUT.format(chosen=", ".join(CHOSEN_ON), **about),
-        ),
-        ("## Targets", grid(("target", "now", "before", ""), targets)),
-        ("## Reliability", grid(("estimate", "rows", "predicted", "observed"), reliability)),
-        ("## By table", _figures(by_table)),
-        ("## By kind of classifier", _figures(_by(own, "kind"))),
-        ("## Pairs", _figures(own.drop(columns="setting"))),
-        ("## Labels alone", "The same classifiers without their probabilities."),
-        ("", _figures(_by(table[table.setting == "labels alone"], "table"))),
-        ("## Candidates", ABOUT_CANDIDATES),
-        ("", _figures(candidates)),
-        ("## With `fit(X, y, retrain=...)`", ABOUT_RETRAIN),
-        ("", _figures(_by(table[table.setting == "retrain"], "table"))),
-        ("## What it means for `best`", ABOUT_BEST),
-        ("", _figures(best)),
-    )
-    texts = [head for pair in sections for head in pair if head]
+    texts = [
+        "# How sure: predicted and observed survival",
+        ABOUT.format(chosen=", ".join(CHOSEN_ON), **about),
+        "## Targets",
+        grid(("target", "now", "before", ""), targets),
+        "## Reliability",
+        grid(("estimate", "rows", "predicted", "observed"), reliability),
+        "## By table",
+        _figures(by_table),
+        "## By kind of classifier",
+        _figures(_by(own, "kind")),
+        "## Pairs",
+        _figures(own.drop(columns="setting")),
+        "## Labels alone",
+        "The same classifiers without their probabilities.",
+        _figures(_by(table[table.setting == "labels alone"], "table")),
+        "## Candidates",
+        ABOUT_CANDIDATES,
+        _figures(candidates),
+        "## With `fit(X, y, retrain=...)`",
+        ABOUT_RETRAIN,
+        _figures(_by(table[table.setting == "retrain"], "table")),
+        "## What it means for `best`",
+        ABOUT_BEST,
+        _figures(best),
+    ]
     return "\n\n".join(t.strip() if "|" in t else " ".join(t.split()) for t in texts) + "\n"
 
 
@@ -496,9 +501,8 @@ def main() -> None:
         (gather_best, BEST, "best-{}-{}.npz"),
     ):
         left = [job for job in jobs if not (chosen.cache / name.format(*job)).exists()]
-        todo = [] if chosen.render else left
-        for job, _, error in shared_out(partial(work, cache=chosen.cache), todo, chosen.workers):
-            print(*job, error or "done", flush=True)
+        if not chosen.render:
+            collected(partial(work, cache=chosen.cache), left, chosen.workers)
     write(chosen.cache, chosen.out, chosen.constants)
 
 

@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pandas as pd
 
+from benchmarks.figures import grid
 from benchmarks.plan import Pair
 from benchmarks.tables import load
 from lapace import Explainer
@@ -63,12 +64,13 @@ def page(figures: pd.DataFrame) -> str:
     """Returns the page: the last two commits of the file side by side."""
     commits = list(dict.fromkeys(figures["commit"]))[-2:]
     names = [name for name in figures if name not in ("table", "classifier", "commit")]
-    lines = [f"| table | {' | '.join(names)} |", "| --- " * (len(names) + 1) + "|"]
+    lines = []
     for (table, kind), part in figures.groupby(["table", "classifier"], sort=False):
         rows = part.set_index("commit").reindex(commits)[names]
         cells = (" → ".join(f"{value:.3g}" for value in rows[name].dropna()) for name in names)
-        lines.append(f"| {table}, {kind} | {' | '.join(cells)} |")
-    return f"{ABOUT}\nCommits: {' → '.join(commits)}.\n\n" + "\n".join(lines) + "\n"
+        lines.append((f"{table}, {kind}", *cells))
+    table = grid(("table", *names), lines)
+    return f"{ABOUT}\nCommits: {' → '.join(commits)}.\n\n{table}\n"
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
-from benchmarks import learned_rules, small_tables, survival, ways
+from benchmarks import jobs, learned_rules, small_tables, survival, ways
 from benchmarks.survival import Record
 from lapace.schema import Schema
 from lapace.survival import Calibration, interval, shipped
@@ -89,6 +89,14 @@ def test_the_page_has_the_figures_of_the_table():
     for line in table[table.setting == "as it is"].itertuples():
         figures = f"| {line.table} | {line.kind} | {line.predicted:.3f} | {line.observed:.3f} | "
         assert figures in page
+
+
+def test_a_study_goes_on_without_what_failed(capsys):
+    found = jobs.collected(lambda job: 6 // job[1], [("six", 2), ("six", 0), ("six", 3)], 1)
+    assert found == {("six", 2): 3, ("six", 3): 2}
+    printed = capsys.readouterr().out
+    assert printed.startswith("six 2 done\nsix 0 Traceback")
+    assert printed.endswith("six 3 done\n")
 
 
 def test_small_tables_are_fitted_once_and_broken_fits_fail(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,10 +37,8 @@ COLUMNS = (
     "experiment", "pair", "recipe", "repeat", "seed", "method", "metric", "label", "mean",
     "deviation", "count", "settings",
 )  # fmt: skip
-RUNS = (
-    "experiment", "pair", "recipe", "seed", "settings", "seconds", "code", "commit", "environment",
-    "machine",
-)  # fmt: skip
+ORIGIN = tuple(own.name for own in fields(Origin))
+RUNS = ("experiment", "pair", "recipe", "seed", "settings", "seconds", *ORIGIN)
 TABLES = ("grid", "e1", "e2", "e3", "e4", "clusters", "tuning", "privacy")
 INSTANCES = "instances.csv.gz"
 PAIRED = ("pair", "recipe", "seed", "method", "metric", "values")  # a line of instances.csv.gz
@@ -397,7 +395,7 @@ def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame({name: [] for name in columns})
     numbers = {"mean": [""], "deviation": [""], "seconds": [""]}
-    texts = dict.fromkeys(("label", "method", "settings", "values", *RUNS[-4:]), str)
+    texts = dict.fromkeys(("label", "method", "settings", "values", *ORIGIN), str)
     table = pd.read_csv(path, keep_default_na=False, na_values=numbers, dtype=texts)
     return table.reindex(columns=list(columns), fill_value="")
 

@@ -11,7 +11,7 @@ from benchmarks import comparison, digits_page, drawing, pages
 from benchmarks.claims import CLAIMS
 from benchmarks.e5 import read_figures
 from benchmarks.figures import OUTDATED, Results, grid, insert
-from benchmarks.jobs import Store, keep, kept, kept_instances, kept_runs, write
+from benchmarks.jobs import ORIGIN, Store, keep, kept, kept_instances, kept_runs, write
 from benchmarks.judging import MODELS, NO, PARTLY, YES, Claim, Evidence, Verdict, verdict
 from benchmarks.plan import Plan
 
@@ -19,7 +19,6 @@ from benchmarks.plan import Plan
 SHOWN = ("docs/how-to/baselines.md", "docs/research/reproducing.md")
 DOCS = Path("docs")
 DIGITS = {False: "mnist", True: "mnist-5k"}  # by whether the plan is quick
-ORIGIN = ("code", "commit", "environment", "machine")
 
 # ------------------------------------------------------------------------------------------------
 # The paper's findings

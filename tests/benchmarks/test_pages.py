@@ -58,7 +58,7 @@ def made_up(*lines, experiment="e2"):
             head = (experiment, pair, recipe, repeat, 10 + repeat, method, metric, label)
             found.append((*head, float(mean), 0.1, count or 100, "key"))
     table = pd.DataFrame(found, columns=list(jobs.COLUMNS))
-    return table.assign(**dict.fromkeys(rendering.ORIGIN, "known"))
+    return table.assign(**dict.fromkeys(jobs.ORIGIN, "known"))
 
 
 PAIRS = ("wine-RF", "adult-NN")

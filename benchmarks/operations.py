@@ -190,7 +190,7 @@ def batch(chosen: argparse.Namespace) -> str:
             ("`batch`, Ray, 2 workers", Engine(workers=2)),
         )):  # fmt: skip
             out = folder / f"out{k}"
-            found = run(folder / "loans.lapace", source, out, REQUEST, engine=engine)
+            found = run(explainer, source, out, REQUEST, engine=engine)
             lines.append((how, f"{found.rate:.2f}", f"{found.rate / base:.2f}"))
             written.append([path.read_bytes() for path in sorted(out.glob("*.parquet"))])
     same = "yes" if all(own == written[0] for own in written) else "NO"
@@ -212,7 +212,7 @@ def many(chosen: argparse.Namespace) -> str:
         rows = rows[np.asarray(explainer.classifier.predict(rows)) == REQUEST.target]
         source = write_rows(folder / "in", rows, chosen.rows, LARGE_GROUP)
         engine = Engine(workers=2)
-        found = run(folder / "loans.lapace", source, folder / "out", REQUEST, engine=engine)
+        found = run(explainer, source, folder / "out", REQUEST, engine=engine)
     return (
         f"{found.rows:,} rows that have the target already, which need no search, in row groups of "
         f"{LARGE_GROUP:,} with 2 workers: {found.rate:,.0f} a second."

@@ -377,7 +377,7 @@ def _pulled(
     every = np.arange(len(rows))
     start, change = cells[every, column], (originals - cells)[every, column]
     part = np.maximum(np.abs(change) * PART, _steps(schema)[column])
-    parts = np.maximum(np.ceil(np.abs(change) / part - 1e-9).astype(np.int64), 1)
+    parts = np.ceil(np.abs(change) / part - 1e-9).astype(np.int64)
 
     def moved(row: Ints, size: Ints) -> Floats:
         """Returns rows whose number has gone back so many parts."""

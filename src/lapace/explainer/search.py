@@ -12,10 +12,10 @@ For a chunk of instances, in this order (`search`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from time import perf_counter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -48,11 +48,10 @@ from lapace.paths import (
     pairs_of,
     trace,
 )
+from lapace.progress import Progress
 from lapace.result import Explanation
 
-__all__ = ["Progress", "SearchResult", "explain", "search"]
-
-Progress: TypeAlias = Callable[[str, int, int], None]
+__all__ = ["SearchResult", "explain", "search"]
 
 ROWS = 200_000  # rows evaluated at a time, so that memory does not grow with the query
 CELLS = 5_000_000  # cells evaluated at a time, for tables as wide as images

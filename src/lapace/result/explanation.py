@@ -130,11 +130,10 @@ class Explanation:
         Several instances are an `Explanation`, in which positions count from 0 again; `n_queries`
         stays that of the whole.
         """
-        positions = np.arange(len(self))
         if isinstance(key, int | np.integer):
             if not -len(self) <= key < len(self):
                 raise IndexError(f"There is no instance {key}: the query had {len(self)}.")
-            i = int(positions[key])
+            i = int(key) % len(self)
             return InstanceExplanation(
                 explanation=self,
                 position=i,
@@ -145,6 +144,7 @@ class Explanation:
                 reason=self.reason[i],
                 why_not=self.why_not.get(i),
             )
+        positions = np.arange(len(self))
         chosen = positions[key] if isinstance(key, slice) or len(key) else positions[:0]
         instance, paths = matches(chosen, self.instance)
         return replace(

@@ -117,6 +117,13 @@ def _import_ray(engine: Engine) -> Any:
     return import_extra("ray", "ray", "Several workers at a time")
 
 
+def _cores() -> int | None:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()  # macOS and Windows
+
+
 @contextmanager
 def _ray(engine: Engine) -> Iterator[Any]:
     """Connects to Ray: the one that runs, the one at the address, or one started here."""
@@ -127,7 +134,7 @@ def _ray(engine: Engine) -> Iterator[Any]:
         if engine.address is None:
             settings = {
                 "address": "local",  # not one that happens to run here
-                "num_cpus": engine.workers or len(os.sched_getaffinity(0)),
+                "num_cpus": engine.workers or _cores(),
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE,
             }

@@ -234,8 +234,9 @@ def chosen_way(explanation: Explanation, key: str, judge: Judge) -> Explanation:
         path, step = int(match[1]), int(match[2])
         if path < len(explanation.instance):
             steps = explanation.all_steps(np.array([path]))
-            rows = judge(steps.where(np.arange(len(steps)) == step))
+            rows = steps.where(np.arange(len(steps)) == step)
     if rows is None or not len(rows) or not rows.ok.all():
         raise ValueError("There is no such way.")
+    rows = judge(rows) if key.startswith("path") else rows
     only = replace(rows, rank=np.zeros(len(rows), dtype=np.int64))
     return replace(explanation, minimal={**explanation.minimal, "best": only})

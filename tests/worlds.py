@@ -33,6 +33,7 @@ QUICK_PAPER = replace(
     PAPER, hidden=64, steps=1, epochs=60, batch=64, rate=3e-3, weights=(0.1, 0.02, 1.0)
 )
 
+CONSTRAINTS = ["fixed age", "income >= original", "home in {own, rent}", "changes <= 3"]  # of bank
 HOMES = ("kin", "own", "rent")
 GRADES = ("low", "mid", "high")
 
@@ -52,6 +53,20 @@ class World:
     train: Any
     instances: Any
     explainer: Explainer
+
+
+def quick(
+    classifier: Any, n_prototypes: int = 2, *, recipe: Any = QUICK, **settings: Any
+) -> Explainer:
+    """An explainer, not fitted yet, that learns in a moment."""
+    settings = {"recipe": recipe, "device": "cpu", **settings}
+    return Explainer(classifier, n_prototypes=n_prototypes, **settings)
+
+
+def each(*pairs: tuple[Callable[[], World], Any]) -> Any:
+    """Parametrises a test with `world` and `target`."""
+    names = [world.__name__ for world, _ in pairs]
+    return pytest.mark.parametrize(("world", "target"), pairs, ids=names)
 
 
 T = TypeVar("T")
@@ -152,7 +167,7 @@ def bank() -> World:
     """The everyday case."""
     train = applicants(500, 0)
     classifier = credit_model(train, decisions(train))
-    explainer = Explainer(classifier, n_prototypes=3, recipe=NARROW, device="cpu").fit(train)
+    explainer = quick(classifier, 3, recipe=NARROW).fit(train)
     return World(classifier, train, applicants(40, 1), explainer)
 
 
@@ -185,8 +200,7 @@ def season(frame: Any) -> list[int]:
 def seasons() -> World:
     """More than two classes and nothing but labels."""
     train = days(500, 0)
-    explainer = Explainer(season, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
-    return World(season, train, days(30, 1), explainer)
+    return World(season, train, days(30, 1), quick(season).fit(train))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -217,7 +231,7 @@ def digits() -> World:
         return module(flat).argmax(dim=1)
 
     longer = replace(QUICK, epochs=60)  # pixels are coded by value, which takes longer than ranks
-    explainer = Explainer(predict, n_prototypes=1, recipe=longer, device="cpu").fit(images[:700])
+    explainer = quick(predict, 1, recipe=longer).fit(images[:700])
     return World(predict, images[:700], images[1000:1020], explainer)
 
 
@@ -234,8 +248,8 @@ def signs() -> World:
     train = rng.normal(size=(500, 3))
     labels = train[:, 0] + train[:, 1] > 0
     classifier = LGBMClassifier(n_estimators=20, verbose=-1, n_jobs=1).fit(train, labels)
-    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
-    return World(classifier, train, rng.normal(size=(25, 3)), explainer)
+    instances = rng.normal(size=(25, 3))
+    return World(classifier, train, instances, quick(classifier).fit(train))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -285,8 +299,7 @@ def shop() -> World:
     train = baskets(400, 0)
     spent, visits = (np.array(train[c].fill_null(8)) for c in ("spent", "visits"))
     classifier = Boosted(train, (spent / 10 + visits > 20).astype(int))
-    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
-    return World(classifier, train, baskets(25, 1), explainer)
+    return World(classifier, train, baskets(25, 1), quick(classifier).fit(train))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -313,15 +326,14 @@ def postage(rows: list[dict[str, Any]]) -> list[str]:
 def post() -> World:
     """Records in, records out."""
     train = letters(400, 0)
-    explainer = Explainer(postage, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
-    return World(postage, train, letters(20, 1), explainer)
+    return World(postage, train, letters(20, 1), quick(postage).fit(train))
 
 
 @once
 def paper() -> World:
     """The same letters under the paper's recipe."""
     train = letters(400, 0)
-    explainer = Explainer(postage, n_prototypes=2, recipe=QUICK_PAPER, device="cpu").fit(train)
+    explainer = quick(postage, recipe=QUICK_PAPER).fit(train)
     return World(postage, train, letters(20, 1), explainer)
 
 
@@ -340,7 +352,7 @@ def rare() -> World:
         return np.where(rows[:, 0] >= fewer, "c", np.where(rows[:, 0] >= few, "b", "a"))
 
     with pytest.warns(UserWarning, match="'x0' alone gives the classifier's label"):
-        explainer = Explainer(grade, n_prototypes=5, recipe=NARROW, device="cpu").fit(train)
+        explainer = quick(grade, 5, recipe=NARROW).fit(train)
     instances = train[np.argsort(-train[:, 0])[:14]]
     return World(grade, train, instances, explainer)
 
@@ -388,6 +400,12 @@ def explained(world: World, target: Any = None, **settings: Any) -> Explanation:
 
 
 _EXPLAINED: dict[int, tuple[World, dict[str, Explanation]]] = {}  # with the world, kept alive
+
+
+def predicted(world: World, rows: Any) -> list[Any]:
+    """The labels the user's classifier gives rows."""
+    predict = getattr(world.classifier, "predict", world.classifier)
+    return [v.item() if hasattr(v, "item") else v for v in predict(rows)]
 
 
 def answered(explanation: Explanation) -> np.ndarray:

@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from sklearn.decomposition import PCA
 
-from lapace import Explainer, InputError, cohorts, plots
+from lapace import InputError, cohorts, plots
 from lapace.plots.fitted import _contrast
 from lapace.plots.paths import DrawnPath
 from lapace.plots.style import colour
@@ -189,9 +189,7 @@ def test_under_any_other_the_labels_reached_are_named():
 def test_a_long_table_shows_the_largest_changes_and_counts_the_others():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(300, 20)).round(2)
-    explainer = Explainer(
-        lambda x: (x.sum(axis=1) > 0).astype(int), n_prototypes=1, recipe=worlds.QUICK
-    ).fit(table)
+    explainer = worlds.quick(lambda x: (x.sum(axis=1) > 0).astype(int), 1).fit(table)
     one = explainer.explain(np.full((1, 20), -1.0))[0]
     ax = plots.path(one)
     changed = len(one.changes("first"))

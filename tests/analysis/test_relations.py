@@ -19,7 +19,7 @@ from lapace.relations import (
 )
 from lapace.schema import Schema
 from lapace.training import Recipe
-from tests.worlds import QUICK
+from tests.worlds import quick
 
 
 def loans(count=400):
@@ -242,7 +242,7 @@ def test_sums_and_ratios_become_derived_columns():
 
 @pytest.fixture(scope="module")
 def fitted():
-    return Explainer(grade, n_prototypes=2, recipe=QUICK, device="cpu").fit(measures())
+    return quick(grade).fit(measures())
 
 
 def test_counterfactuals_keep_learned_rules(fitted):
@@ -290,15 +290,14 @@ def test_a_declared_rule_replaces_the_learned_one_that_it_implies():
     table = measures()
     table["high width"] = (table["high width"] + 0.01).round(2)
     rules = ["`mean width` <= `high width` - 0.01"]
-    explainer = Explainer(grade, rules=rules, n_prototypes=1, recipe=QUICK, device="cpu")
-    assert "`mean width` <= `high width`" not in texts(explainer.fit(table).rules_)
+    fitted = quick(grade, 1, rules=rules).fit(table)
+    assert "`mean width` <= `high width`" not in texts(fitted.rules_)
 
 
 @pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
 def test_the_paper_learns_no_rules():
     paper = replace(Recipe.of("paper"), steps=50)
-    explainer = Explainer(grade, n_prototypes=1, recipe=paper, device="cpu")
-    assert explainer.fit(measures(200)).rules_ == ()
+    assert quick(grade, 1, recipe=paper).fit(measures(200)).rules_ == ()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -343,7 +342,7 @@ def strict(frame):
 def test_a_classifier_that_refuses_made_up_rows_costs_no_fit():
     frame = households().assign(income=lambda f: f["income"].clip(upper=85))
     frame.loc[0, "income"] = 20
-    explainer = Explainer(strict, n_prototypes=2, recipe=QUICK, device="cpu").fit(frame)
+    explainer = quick(strict).fit(frame)
     assert any("home_own" in str(rule) for rule in explainer.fitted_.rules)
     explanation = explainer.explain(frame.head(20), target="yes")
     assert "answered" in explanation.status
@@ -361,7 +360,7 @@ def test_a_small_label_whose_prototypes_fail_costs_no_fit():
         rare = [tuple(row) in odd for row in np.round(rows, 3)]
         return np.where(rare, "odd", np.where(rows[:, 0] > 0, "high", "low"))
 
-    explainer = Explainer(label, n_prototypes=2, recipe=QUICK, device="cpu")
+    explainer = quick(label)
     with pytest.warns() as warned:
         explainer.fit(train)
     assert {w.category for w in warned} == {UserWarning, CentroidWarning}  # x0 gives the label

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 
 import numpy as np
@@ -22,6 +23,7 @@ from lapace.report import THRESHOLDS, Check, ExplainedLabel, Report, Rule, compu
 from lapace.result import Counterfactuals
 from lapace.schema import Schema
 from lapace.training import DEFAULT
+from tests import worlds
 
 HOMES = ("flat", "boat", "house")
 
@@ -509,7 +511,7 @@ def test_json_that_is_no_report_is_refused(damage, message):
 
 # --- of a fit --------------------------------------------------------------------------------
 
-QUICK = replace(DEFAULT, hidden=32, batch=256, steps=600, enough=300)
+quick = partial(worlds.quick, recipe=replace(DEFAULT, hidden=32, batch=256, steps=600, enough=300))
 
 
 def rows(seed: int = 0) -> np.ndarray:
@@ -521,8 +523,7 @@ def label(cells) -> np.ndarray:
 
 
 def fitted(classifier=label, **settings) -> Explainer:
-    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu", **settings)
-    return explainer.fit(rows())
+    return quick(classifier, **settings).fit(rows())
 
 
 @pytest.fixture(scope="module")
@@ -589,11 +590,11 @@ def test_a_table_of_forty_rows_does_not_pass():
     cells[:20, 0] = np.abs(cells[:20, 0])
     cells[20:, 0] = -np.abs(cells[20:, 0])
     label = lambda rows: np.where(rows[:, 0] > 0, "yes", "no")  # noqa: E731
-    report = Explainer(label, n_prototypes=1, recipe=QUICK, device="cpu").fit(cells).report_
+    report = quick(label, 1).fit(cells).report_
     assert report.verdict != "passes"
     assert sum(x.tried for x in report.explained) <= report.held_out == 8
     cells[:2, 0] *= -1  # 18 rows of a label: none of them is held out
-    report = Explainer(label, n_prototypes=1, recipe=QUICK, device="cpu").fit(cells).report_
+    report = quick(label, 1).fit(cells).report_
     assert report.verdict != "passes"
 
 
@@ -602,8 +603,7 @@ def test_the_report_counts_rows_that_break_what_every_row_keeps():
     low = rng.gamma(4.0, 10.0, 400).round(1)
     table = pd.DataFrame({"low": low, "high": (low + rng.gamma(1.0, 5.0, 400)).round(1)})
     gap = lambda t: np.where(t["high"] - t["low"] < 4, "near", "far")  # noqa: E731
-    settings = {"n_prototypes": 2, "recipe": QUICK, "device": "cpu"}
-    on, off = (Explainer(gap, learn_rules=v, **settings).fit(table) for v in (True, False))
+    on, off = (quick(gap, learn_rules=v).fit(table) for v in (True, False))
     assert values(on)["possible"] == 1.0
     assert values(off)["possible"] <= 1.0
     assert on.report_.learned == (Rule("low <= high", *[on.rules_[0].support] * 2),)
@@ -616,8 +616,7 @@ def test_best_is_judged_by_refits_that_the_search_does_not_know():
         return LogisticRegression(random_state=random_state).fit(X, y)
 
     true = label(rows() + np.random.default_rng(5).normal(size=(300, 4)) / 2)
-    explainer = Explainer(retrain(rows(), true, 0), n_prototypes=2, recipe=QUICK, device="cpu")
-    report = explainer.fit(rows(), true, retrain=retrain).report_
+    report = quick(retrain(rows(), true, 0)).fit(rows(), true, retrain=retrain).report_
     (survives,) = (c for c in report.checks if c.threshold.name == "survives")
     assert 0.5 < survives.value <= 1.0
 

@@ -245,8 +245,7 @@ def test_any_other_label_is_judged_by_the_label_reached():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 2)).round(3)
     model = logistic(X, np.digitize(X @ [1.0, 1.0] + rng.normal(0, 1, 600), [-0.8, 0.8]))
-    settings = {"n_prototypes": 1, "recipe": worlds.QUICK, "device": "cpu"}
-    explainer = Explainer(model, **settings).fit(X)
+    explainer = worlds.quick(model, 1).fit(X)
     found = explainer.explain(rng.normal(size=(20, 2)), target="any-other").nearest()
     codes, known = model.predict(found.cells), model.predict_proba(found.cells)
     arguments = (explainer.schema_, found.cells, codes, log_odds(known, codes))
@@ -265,16 +264,13 @@ def forest(X: Any, y: Any, random_state: int) -> Any:
 def with_y(retrain: bool) -> tuple[Any, Explainer]:
     cells, _, true = noisy(400, 0)
     labels = np.array(["no", "yes"])[true]
-    explainer = Explainer(
-        forest(cells, labels, 0), n_prototypes=1, recipe=worlds.QUICK, device="cpu"
-    )
+    explainer = worlds.quick(forest(cells, labels, 0), 1)
     return cells, explainer.fit(cells, labels, retrain=forest if retrain else None)
 
 
 def test_the_estimate_does_not_depend_on_true_labels():
     cells, explainer = with_y(retrain=False)
-    settings = {"n_prototypes": 1, "recipe": worlds.QUICK, "device": "cpu"}
-    without = Explainer(explainer.classifier, **settings).fit(cells)
+    without = worlds.quick(explainer.classifier, 1).fit(cells)
     one, other = (e.fitted_.survival.arrays() for e in (explainer, without))
     assert all((array == other[name]).all() for name, array in one.items())
     assert explainer.report_.accuracy is not None

@@ -22,7 +22,7 @@ from lapace.result import WhyNot, json_schema
 from lapace.schema import Schema
 from lapace.why_not.relaxation import amount, relaxed, slack
 from tests import worlds
-from tests.worlds import QUICK
+from tests.worlds import quick
 
 Row = dict[str, Any]
 
@@ -49,16 +49,14 @@ NEGATIVE = [row for row in ROWS if above_eight([row]) == ["no"]]
 
 @cache
 def lattice(rules: tuple[str, ...] = ()) -> Explainer:
-    explainer = Explainer(
-        above_eight, n_prototypes=2, recipe=QUICK, schema=COLUMNS, rules=rules, device="cpu"
-    )
+    explainer = quick(above_eight, schema=COLUMNS, rules=rules)
     return explainer.fit([row for row in ROWS for _ in range(3)])
 
 
 def with_classifier(classifier: Callable[[Sequence[Row]], list[str]], **fitted: Any) -> Explainer:
     """The explainer of the lattice with another classifier, or with something else learned."""
     found = lattice()
-    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, schema=COLUMNS, device="cpu")
+    explainer = quick(classifier, schema=COLUMNS)
     explainer.fitted_, explainer._report = replace(found.fitted_, **fitted), found.report_
     explainer.classifier_ = Classifier(classifier, found.schema_, found.classes_)
     return explainer
@@ -384,9 +382,7 @@ class Hesitant:
 
 @cache
 def hesitant():
-    return Explainer(Hesitant(), n_prototypes=2, recipe=worlds.QUICK, device="cpu").fit(
-        worlds.bank().train
-    )
+    return quick(Hesitant()).fit(worlds.bank().train)
 
 
 def test_without_constraints_the_highest_probability_is_reported():

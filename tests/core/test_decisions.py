@@ -12,7 +12,7 @@ from sklearn.model_selection import FixedThresholdClassifier
 from lapace import ClassifierError, Explainer, InputError, Schema
 from lapace.classifier import Classifier, binned, from_probability, threshold
 from lapace.survival import Survival
-from tests import worlds
+from tests.worlds import quick
 
 
 def flats(rows=300, seed=0):
@@ -28,10 +28,6 @@ def flats(rows=300, seed=0):
     return frame, rent.to_numpy()
 
 
-def explainer_of(model, table):
-    return Explainer(model, n_prototypes=1, recipe=worlds.QUICK, device="cpu").fit(table)
-
-
 # --- ranges ----------------------------------------------------------------------------------
 
 
@@ -41,7 +37,7 @@ def test_a_regressor_is_brought_into_the_range_wanted():
     regressor = RandomForestRegressor(20, max_depth=6, random_state=0, n_jobs=1).fit(numbers, rent)
     model = binned(regressor, [450, 800])
     assert model.classes_ == ("<= 450", "> 450, <= 800", "> 800")
-    explainer = explainer_of(model, numbers)
+    explainer = quick(model, 1).fit(numbers)
     dear = numbers[regressor.predict(numbers) > 800].head(8)
     found = explainer.explain(dear, target="<= 450").nearest()
     assert found.ok.any()
@@ -95,7 +91,7 @@ def test_a_threshold_decides_and_probabilities_stay():
     assert (low.predict_proba(X) == model.predict_proba(X)).all()
     other = threshold(model, 0.9, positive="no")
     assert other.predict(X).tolist() == np.where(1 - yes >= 0.9, "no", "yes").tolist()
-    explainer = explainer_of(low, X)
+    explainer = quick(low, 1).fit(X)
     refused = X[low.predict(X) == "no"].head(10)
     found = explainer.explain(refused, target="yes").nearest()
     assert found.ok.all()
@@ -130,7 +126,7 @@ def test_a_threshold_is_saved_with_the_classifiers_file(tmp_path):
 
     X, model = scores()
     save_classifier(model, tmp_path / "model.skops")
-    explainer = explainer_of(threshold(model, 0.2), X)
+    explainer = quick(threshold(model, 0.2), 1).fit(X)
     explainer.save(tmp_path / "m.lapace", classifier="model.skops")
     again = Explainer.load(tmp_path / "m.lapace")
     assert again.classifier.threshold == 0.2

@@ -17,7 +17,7 @@ from lapace.constraints import System
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema
 from lapace.schema.expressions import column_text, parse
-from tests.worlds import QUICK
+from tests.worlds import quick
 
 # --- expressions -----------------------------------------------------------------------------
 
@@ -346,9 +346,7 @@ def decide(frame):
 
 @cache
 def explainer():
-    return Explainer(decide, n_prototypes=3, recipe=QUICK, schema=DERIVED, device="cpu").fit(
-        loans()
-    )
+    return quick(decide, 3, schema=DERIVED).fit(loans())
 
 
 @cache

@@ -23,11 +23,10 @@ from lapace.explainer.problem import make_problem
 from lapace.paths import EncodedInstances, Lines
 from lapace.schema import Schema
 from tests import worlds
+from tests.worlds import CONSTRAINTS
 
-CONSTRAINTS = ["fixed age", "income >= original", "home in {own, rent}", "changes <= 3"]
-WORLDS = [(worlds.bank, None), (worlds.seasons, 2), (worlds.shop, None), (worlds.post, None)]
-each_world = pytest.mark.parametrize(
-    ("world", "target"), WORLDS, ids=[world.__name__ for world, _ in WORLDS]
+each_world = worlds.each(
+    (worlds.bank, None), (worlds.seasons, 2), (worlds.shop, None), (worlds.post, None)
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,6 @@ from sklearn.utils import estimator_checks
 from lapace import CentroidWarning, Explainer, InputError, NotFittedError
 from lapace.training import DEFAULT
 from tests import worlds
-from tests.worlds import QUICK
 
 PARAMETERS = [
     "classifier", "device", "learn_rules", "n_latent", "n_prototypes", "random_state", "recipe",
@@ -25,8 +25,7 @@ PARAMETERS = [
 ]  # fmt: skip
 
 
-def quick(classifier=worlds.postage, **settings) -> Explainer:
-    return Explainer(classifier, n_prototypes=1, recipe=QUICK, device="cpu", **settings)
+quick = partial(worlds.quick, n_prototypes=1)
 
 
 # --- parameters ---------------------------------------------------------------------------------
@@ -77,7 +76,7 @@ FIXED_STEPS = replace(DEFAULT, hidden=16, batch=32, steps=100, rate=8e-3)
 
 
 def above_median() -> Explainer:
-    return Explainer(AboveMedian(), n_prototypes=1, recipe=FIXED_STEPS, device="cpu")
+    return quick(AboveMedian(), recipe=FIXED_STEPS)
 
 
 def scikit_learns_checks() -> list:
@@ -127,7 +126,8 @@ def test_fitted_attributes_have_scikit_learns_meaning():
 
 def test_true_labels_give_the_classifiers_accuracy_and_are_not_learned_from(tmp_path):
     rows = worlds.letters(300, 0)
-    plain, labelled = quick().fit(rows), quick().fit(rows, np.array(["dear"] * 300))
+    plain = quick(worlds.postage).fit(rows)
+    labelled = quick(worlds.postage).fit(rows, np.array(["dear"] * 300))
     share = worlds.postage(rows).count("dear") / 300
     assert plain.report_.accuracy is None
     assert 0 < share < 1
@@ -145,16 +145,16 @@ def test_true_labels_give_the_classifiers_accuracy_and_are_not_learned_from(tmp_
 def test_true_labels_that_cannot_be_used():
     rows = worlds.letters(300, 0)
     with pytest.raises(InputError, match="y has 2 labels for 300 rows"):
-        quick().fit(rows, ["dear", "cheap"])
+        quick(worlds.postage).fit(rows, ["dear", "cheap"])
     with pytest.warns(UserWarning, match="No label of y is one the classifier predicts"):
-        assert quick().fit(rows, [0, 1] * 150).report_.accuracy is None
+        assert quick(worlds.postage).fit(rows, [0, 1] * 150).report_.accuracy is None
 
 
 # --- frozen after fit ---------------------------------------------------------------------------
 
 
 def test_parameters_assigned_after_fit_change_no_explanation():
-    explainer = quick(rules=["fixed stamp"]).fit(worlds.letters(300, 0))
+    explainer = quick(worlds.postage, rules=["fixed stamp"]).fit(worlds.letters(300, 0))
     instances = worlds.letters(20, 5)
     before = explainer.explain(instances)
     explainer.rules = ["weight <= 1"]

@@ -35,9 +35,9 @@ from lapace.relations import warn_of_leaks
 from lapace.result import PICKS, Counterfactuals, json_schema
 from lapace.schema import Schema
 from tests import worlds
-from tests.worlds import QUICK, World
+from tests.worlds import CONSTRAINTS, World, predicted, quick
 
-WORLDS = [
+each_world = worlds.each(
     (worlds.bank, None),
     (worlds.seasons, 2),
     (worlds.digits, 3),
@@ -45,9 +45,6 @@ WORLDS = [
     (worlds.shop, None),
     (worlds.post, None),
     (worlds.rare, "a"),
-]
-each_world = pytest.mark.parametrize(
-    ("world", "target"), WORLDS, ids=[world.__name__ for world, _ in WORLDS]
 )
 
 
@@ -66,12 +63,6 @@ def with_template(explanation: Explanation, template) -> Explanation:
 def picks_of(explanation: Explanation, names: str) -> list[Counterfactuals]:
     """Picks by name."""
     return [getattr(explanation, name)() for name in names.split()]
-
-
-def predicted(world: World, rows) -> list:
-    """The labels the user's classifier gives rows."""
-    predict = getattr(world.classifier, "predict", world.classifier)
-    return [v.item() if hasattr(v, "item") else v for v in predict(rows)]
 
 
 # --- every kind of table, label and classifier -----------------------------------------------
@@ -233,9 +224,6 @@ def check_picks(explanation: Explanation, steps: int, stable: bool = True) -> in
 def test_picks_follow_their_definition(world, target):
     explanation = worlds.explained(world(), target, steps=12)
     assert check_picks(explanation, 12) == len(explanation.instance) > 0
-
-
-CONSTRAINTS = ["fixed age", "income >= original", "home in {own, rent}", "changes <= 3"]
 
 
 def test_picks_follow_their_definition_under_constraints_stable_or_not():
@@ -480,7 +468,7 @@ def edge_case_tables() -> dict[str, tuple]:
 @pytest.mark.parametrize("name", edge_case_tables())
 def test_edge_case_tables_are_explained(name, tmp_path):
     train, classifier = edge_case_tables()[name]
-    explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
+    explainer = quick(classifier).fit(train)
     explanation = explainer.explain(train[:20])
     assert set(explanation.status) == {"answered"}
     nearest = explanation.nearest()
@@ -650,9 +638,7 @@ def test_status_distinguishes_infeasible_from_none_found():
 
 def test_rules_hold_in_every_call_and_are_checked_at_fit():
     train = worlds.letters(300, 0)
-    explainer = Explainer(
-        worlds.postage, n_prototypes=1, recipe=QUICK, rules=["fixed stamp"], device="cpu"
-    ).fit(train)
+    explainer = quick(worlds.postage, 1, rules=["fixed stamp"]).fit(train)
     instances = worlds.letters(12, 3)
     for constraints in ([], ["speed >= original"]):
         explanation = explainer.explain(instances, constraints=constraints)
@@ -728,7 +714,7 @@ def test_invalid_arguments_of_explain_are_refused(settings, sentence):
 )
 def test_invalid_parameters_are_refused_by_fit(settings, sentence):
     with pytest.raises(InputError, match=sentence):
-        Explainer(worlds.postage, **{"device": "cpu", **settings}).fit(worlds.post().train)
+        quick(worlds.postage, **settings).fit(worlds.post().train)
 
 
 def test_confidence_is_the_least_probability_of_a_valid_row():
@@ -882,7 +868,7 @@ def half_memorized() -> tuple[np.ndarray, object]:
 def test_a_centroid_the_classifier_rejects_is_named_and_never_used():
     rows, classifier = half_memorized()
     with pytest.warns(CentroidWarning, match=r"cluster \d \(class 'land'\) is not labelled 'land'"):
-        explainer = Explainer(classifier, n_prototypes=2, recipe=QUICK, device="cpu").fit(rows)
+        explainer = quick(classifier).fit(rows)
     land = [p for p in explainer.prototypes_ if p.label == "land"]
     assert sorted(p.valid for p in land) == [False, True]
     rejected = next(p for p in land if not p.valid)
@@ -901,15 +887,13 @@ def test_a_label_whose_centroids_are_all_rejected_is_refused():
         return [row.tobytes() in seen for row in np.ascontiguousarray(points)]
 
     with pytest.raises(InputError, match="No prototype of class True is labelled True"):
-        Explainer(memorizing, n_prototypes=2, recipe=QUICK).fit(rows)
+        quick(memorizing).fit(rows)
 
 
 def test_the_papers_recipe_keeps_a_rejected_centroid_and_warns():
     rows, classifier = half_memorized()
     with pytest.warns(CentroidWarning, match="is not labelled"):
-        explainer = Explainer(
-            classifier, n_prototypes=2, recipe=worlds.QUICK_PAPER, device="cpu", random_state=1
-        ).fit(rows)
+        explainer = quick(classifier, recipe=worlds.QUICK_PAPER, random_state=1).fit(rows)
     rejected = [p.number for p in explainer.prototypes_ if not p.valid and p.label == "land"]
     explanation = explainer.explain(rows[:3], target="land")
     assert set(rejected) & set(explanation.prototype.tolist())
@@ -977,7 +961,7 @@ def test_a_class_never_predicted_has_no_prototype_and_does_no_harm():
             seldom = (score > 0.4999) & (score < 0.49999)  # between two steps of the lattice
             return np.where(seldom, "review", np.where(score > 0.5, "yes", "no"))
 
-    found = Explainer(Three(), n_prototypes=2, recipe=QUICK, device="cpu").fit(train)
+    found = quick(Three()).fit(train)
     assert found.classes_.tolist() == ["no", "review", "yes"]
     assert {p.label for p in found.prototypes_} == {"no", "yes"}
     assert any("review" in warning for warning in found.report_.warnings)
@@ -990,9 +974,7 @@ def test_a_fit_repeats_by_its_random_state_reports_progress_and_is_silent(capfd)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for seed in (3, 3, 4):
-            explainer = Explainer(
-                worlds.postage, n_prototypes=1, recipe=QUICK, random_state=seed, device="cpu"
-            )
+            explainer = quick(worlds.postage, 1, random_state=seed)
             seen.clear()
             made.append(explainer.fit(train, progress=lambda *x: seen.append(x)))
             assert made[-1] is explainer
@@ -1009,8 +991,7 @@ def test_a_random_state_may_be_none_or_a_generator(tmp_path):
     train = worlds.letters(200, 0)
 
     def fitted(random_state):
-        explainer = Explainer(worlds.postage, n_prototypes=1, recipe=QUICK, device="cpu")
-        return explainer.set_params(random_state=random_state).fit(train)
+        return quick(worlds.postage, 1).set_params(random_state=random_state).fit(train)
 
     def weights(explainer):
         return repr(_weights(explainer)[:3])
@@ -1065,7 +1046,7 @@ def test_a_fit_shows_progress_unless_told_otherwise(monkeypatch):
     stream, train = Stream(is_terminal=True), worlds.letters(200, 0)
     monkeypatch.setattr(progress.sys, "stderr", stream)
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    explainer = Explainer(worlds.postage, n_prototypes=1, recipe=QUICK, device="cpu")
+    explainer = quick(worlds.postage, 1)
     for other in (False, lambda *_: None):
         explainer.fit(train, progress=other)
         assert stream.written == ""

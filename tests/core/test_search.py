@@ -9,7 +9,6 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
-from test_explainer import CONSTRAINTS, predicted
 from test_minimal import simpler_rows
 
 from lapace import Explainer, InputError, Search
@@ -19,6 +18,7 @@ from lapace.explainer.oracle import RARE
 from lapace.result import Counterfactuals, Explanation
 from lapace.survival import LIKELY
 from tests import worlds
+from tests.worlds import CONSTRAINTS, predicted
 
 
 @cache
@@ -279,9 +279,8 @@ def test_as_many_ways_are_looked_for_as_n_best_says(n_best):
 
 # --- limits and candidates -----------------------------------------------------------------------
 
-LIMITED = [(worlds.bank, "approved"), (worlds.seasons, "any-other"), (worlds.shop, 1)]
-each_limited = pytest.mark.parametrize(
-    ("world", "target"), LIMITED, ids=[world.__name__ for world, _ in LIMITED]
+each_limited = worlds.each(
+    (worlds.bank, "approved"), (worlds.seasons, "any-other"), (worlds.shop, 1)
 )
 
 
@@ -527,9 +526,7 @@ def test_plausibility_is_the_least_density_of_an_ok_row():
 def test_no_training_row_is_searched_from_or_returned():
     rng = np.random.default_rng(0)
     train = rng.normal(size=(300, 3))  # no two rows share a value
-    explainer = Explainer(
-        lambda rows: rows.sum(axis=1) > 0, n_prototypes=2, recipe=worlds.QUICK, device="cpu"
-    ).fit(train)
+    explainer = worlds.quick(lambda rows: rows.sum(axis=1) > 0).fit(train)
     explanation = explainer.explain(rng.normal(size=(20, 3)))
     for rows in (
         explainer.fitted_.sampled_endpoints.cells,

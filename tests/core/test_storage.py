@@ -24,7 +24,7 @@ from lapace.explainer import storage
 from tests import worlds
 from tests.worlds import World
 
-WORLDS = [
+each_world = worlds.each(
     (worlds.bank, None),
     (worlds.seasons, 1),
     (worlds.digits, 5),
@@ -33,9 +33,6 @@ WORLDS = [
     (worlds.post, None),
     (worlds.rare, "a"),
     (worlds.paper, None),
-]
-each_world = pytest.mark.parametrize(
-    ("world", "target"), WORLDS, ids=[world.__name__ for world, _ in WORLDS]
 )
 
 
@@ -179,9 +176,7 @@ def test_a_file_holds_no_training_row(tmp_path):
 
 def test_rules_are_saved_with_their_notes(tmp_path):
     rules = ["fixed stamp", parse("weight <= 400 # The scales end there.")]
-    explainer = Explainer(
-        worlds.postage, n_prototypes=1, recipe=worlds.QUICK, rules=rules, device="cpu"
-    ).fit(worlds.letters(300, 0))
+    explainer = worlds.quick(worlds.postage, 1, rules=rules).fit(worlds.letters(300, 0))
     explainer.save(tmp_path / "it.lapace")
     again = Explainer.load(tmp_path / "it.lapace", worlds.postage)
     assert [str(rule) for rule in again.rules] == ["fixed stamp", "weight <= 400"]

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lapace import Explainer
 from lapace.classifier import Classifier
 from lapace.constraints import parse_all
 from lapace.explainer.top_up import mix_neighbours, top_up
@@ -39,10 +38,7 @@ def small():
     def grade(rows):
         return np.where(rows[:, 0] > 1.2, "high", np.where(rows[:, 0] > 0.3 * rows[:, 1], "b", "a"))
 
-    fits = [
-        Explainer(grade, n_prototypes=2, recipe=replace(SMALL, enough=n), device="cpu").fit(train)
-        for n in (0, 600)
-    ]
+    fits = [worlds.quick(grade, recipe=replace(SMALL, enough=n)).fit(train) for n in (0, 600)]
     return train, grade, *fits
 
 
@@ -151,7 +147,7 @@ def test_the_papers_recipe_and_images_are_not_topped_up():
     assert PAPER.enough == IMAGES.enough == 0
     assert not worlds.paper().explainer.fitted_.decoder.samplers
     images = np.ones((60, 4, 4)) * np.random.default_rng(0).random((60, 1, 1))
-    fitted = Explainer(
-        lambda rows: rows.mean(axis=(1, 2)) > 0.5, n_prototypes=1, recipe=replace(SMALL, steps=300)
-    ).fit(images)
-    assert not fitted.fitted_.decoder.samplers
+    explainer = worlds.quick(
+        lambda rows: rows.mean(axis=(1, 2)) > 0.5, 1, recipe=replace(SMALL, steps=300)
+    )
+    assert not explainer.fit(images).fitted_.decoder.samplers

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.processes import ROOT, environment, python
+
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 # The pictures each script writes, and what it must have said.
 EXPECTED = {"illustration": ({"illustration.png"}, r"\d of 3 paths lead to 'appr")}
@@ -22,15 +19,8 @@ def test_every_script_is_expected_to_leave_something():
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_the_script_runs(script, tmp_path):
-    more = {"LAPACE_FAST": "1", "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        cwd=tmp_path,
-        env={**os.environ, **more, "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    more = environment(LAPACE_FAST="1", MPLBACKEND="Agg", PYTHONIOENCODING="utf-8")
+    done = python("-W", "error", script, cwd=tmp_path, env=more, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     files, sentence = EXPECTED[script.stem]
     written = {path.name: path for path in tmp_path.rglob("*") if path.is_file()}

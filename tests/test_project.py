@@ -6,11 +6,9 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -34,9 +32,8 @@ from lapace import Explainer, InputError, Search
 from lapace.apps.cli.commands import app
 from lapace.constraints.language import KEYWORDS, Relation
 from lapace.report import THRESHOLDS
-from tests.processes import python
+from tests.processes import ROOT, environment, python
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
@@ -222,14 +219,9 @@ def test_a_missing_capability_skips_or_where_required_fails(tmp_path, require, s
         def test_misspelt_call(missing): missing("dta", "it could not be fetched")
     """
     (tmp_path / "test_needs.py").write_text(textwrap.dedent(code))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path,
-        env={**os.environ, "LAPACE_REQUIRE": require, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = environment(LAPACE_REQUIRE=require, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    pytest_alone = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    done = python(*pytest_alone, cwd=tmp_path, env=variables)
     assert done.returncode == status, done.stdout + done.stderr
     assert says in done.stdout + done.stderr
 

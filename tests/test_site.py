@@ -9,13 +9,7 @@ import inspect
 import json
 import os
 import re
-import subprocess
-import sys
-import threading
-from functools import partial
 from html import unescape
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from shutil import which
 from types import FunctionType
 from urllib.parse import unquote
@@ -23,8 +17,8 @@ from urllib.parse import unquote
 import pytest
 
 import lapace
+from tests.processes import ROOT, python, served
 
-ROOT = Path(__file__).resolve().parent.parent
 LAPTOP, PHONE = (1280, 900), (390, 844)
 PATIENCE = 180_000  # milliseconds: the machine may be busy
 # One page of each kind is searched for accessibility faults; all are measured.
@@ -42,13 +36,7 @@ CUT = """() => [...document.querySelectorAll('pre > code')]
 def site(tmp_path_factory):
     """The folder of the site; building it warns of nothing."""
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "mkdocs", "build", "--strict", "--site-dir", folder, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -129,16 +117,8 @@ def test_no_escape_of_markdown_is_left_over(site):
 @pytest.fixture(scope="module")
 def address(site):
     """The site, served."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with served(site) as root:
+        yield f"{root}/"
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ import pytest
 from packaging.utils import canonicalize_name
 
 import lapace
+from tests.processes import ROOT, python
 
-ROOT = Path(__file__).resolve().parent.parent
 NVIDIA = ("cuda-", "nvidia-", "triton")  # of another build of torch than that for CPUs
 
 
@@ -80,8 +80,7 @@ def test_a_licence_is_allowed_where_one_alternative_is(expression, allowed, lice
 def wheel(tmp_path_factory):
     """What `make dist` builds: the source archive, and from it the wheel."""
     folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(build, check=False, capture_output=True, text=True)
+    done = python("-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = folder.glob("*.whl")
     return found

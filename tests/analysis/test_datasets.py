@@ -6,10 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
 import zipfile
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +20,7 @@ from lapace.datasets import loans, sources
 from lapace.datasets.catalog import CATALOG, build
 from lapace.datasets.sources import Source
 from lapace.errors import InputError, LapaceError
+from tests.processes import Quiet, served
 
 
 def table_hash(table: pd.DataFrame, labels: np.ndarray) -> str:
@@ -161,11 +159,8 @@ def cache(monkeypatch, tmp_path):
     return folder
 
 
-class Handler(SimpleHTTPRequestHandler):
-    """Serves a folder; of `cut.csv` it sends less than it announced."""
-
-    def log_message(self, *_):
-        pass
+class Handler(Quiet):
+    """Of `cut.csv` it sends less than it announced."""
 
     def copyfile(self, source, outputfile):
         outputfile.write(source.read()[: 3 if self.path == "/cut.csv" else None])
@@ -177,13 +172,8 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     folder = tmp_path / "site"
     folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=folder))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield folder, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(folder, Handler) as address:
+        yield folder, address
 
 
 @pytest.fixture

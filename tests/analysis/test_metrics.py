@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import combinations, pairwise
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +20,7 @@ from lapace.errors import ClassifierError, InputError
 from lapace.metrics import Plausibility
 from lapace.result import Counterfactuals
 from lapace.schema import Feature, Schema, distance
+from tests.core.test_schema import brute_force
 
 SEEDS = st.integers(0, 10_000)
 
@@ -33,7 +34,7 @@ SIZES = ["small", "medium", "large", "huge"]
 
 
 # ------------------------------------------------------------------------------------------------
-# A table of every kind, and the distance once more, by hand
+# A table of every kind
 
 
 def table(rng: np.random.Generator, rows: int) -> pd.DataFrame:
@@ -80,30 +81,9 @@ def cells_of(seed: int, rows: int) -> np.ndarray:
     return cells
 
 
-def far(a: np.ndarray, b: np.ndarray, schema: Schema = WIDE) -> float:
-    """The distance, feature by feature."""
-    total = 0.0
-    for feature, x, y in zip(schema.features, a, b, strict=True):
-        if math.isnan(x) or math.isnan(y):
-            total += math.isnan(x) != math.isnan(y)
-        elif not feature.numeric or (feature.name == "size" and max(x, y) >= len(SIZES)):
-            total += x != y
-        else:
-            total += abs(percentile_by_hand(feature, x) - percentile_by_hand(feature, y))
-    return total
-
-
-def percentile_by_hand(feature: Feature, value: float) -> float:
-    """The percentile between two neighbouring support points, or beyond the last."""
-    points = list(zip(*feature.ranks, strict=True))
-    (least, bottom), (greatest, top) = points[0], points[-1]
-    if value <= least or value >= greatest:
-        end, share = (least, bottom) if value <= least else (greatest, top)
-        return share + (value - end) / ((feature.upper - feature.lower) or 1.0)
-    (low, p), (high, q) = next(
-        pair for pair in pairwise(points) if pair[0][0] <= value <= pair[1][0]
-    )
-    return p + (q - p) * (value - low) / (high - low)
+def far(a: np.ndarray, b: np.ndarray) -> float:
+    """The distance, by brute force."""
+    return brute_force(WIDE, a[None], b[None]).sum()
 
 
 def counterfactuals_of(seed: int, instances: int, count: int) -> Counterfactuals:

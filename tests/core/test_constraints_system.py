@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from importlib import import_module
 
@@ -15,6 +13,7 @@ from lapace.constraints import System, parse, program
 from lapace.errors import InputError
 from lapace.schema import Feature, Schema
 from lapace.table import Template
+from tests.processes import python
 
 NAN = np.nan
 DEGREES = ["school", "bachelor", "master"]
@@ -442,4 +441,4 @@ def test_checking_and_projecting_do_without_torch():
         "System.of(['a <= 2', 'changes <= 1'], schema).project(rows, rows)\n"
         "assert 'torch' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code, check=True)

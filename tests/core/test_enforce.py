@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_constraints_random import Slow, random_constraint
+from test_constraints_random import Slow, random_texts
 
 from lapace import Explanation, InputError, Search
 from lapace.constraints import System
@@ -28,18 +28,6 @@ from tests.worlds import CONSTRAINTS
 each_world = worlds.each(
     (worlds.bank, None), (worlds.seasons, 2), (worlds.shop, None), (worlds.post, None)
 )
-
-
-def random_constraints(schema: Schema, rng: np.random.Generator, most: int = 4) -> list[str]:
-    """A few constraints of any form that some row satisfies."""
-    while True:
-        count = int(rng.integers(1, most + 1))
-        texts = [random_constraint(schema, rng) for _ in range(count)]
-        try:
-            System.of(texts, schema)
-        except InputError:
-            continue
-        return texts
 
 
 def check_feasible(explanation: Explanation) -> int:
@@ -70,7 +58,7 @@ def test_exact_finds_what_the_papers_correction_finds(world, target):
     here = world()
     rng = np.random.default_rng(8)
     for _ in range(2):
-        constraints = random_constraints(here.explainer.schema_, rng)
+        constraints = random_texts(here.explainer.schema_, rng, 4)
         exact, latent = (
             worlds.explain(here, target, constraints=constraints, enforce=enforce, steps=6)
             for enforce in ("exact", "latent")

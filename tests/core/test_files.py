@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from lapace.errors import InputError
 from lapace.files import read_json, temporary_path, write_json, write_whole
+from tests.processes import python
 
 
 def test_whole_or_not_at_all(tmp_path):
@@ -53,7 +52,7 @@ def test_links_are_followed_and_permissions_kept_from_the_first_byte(tmp_path):
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path):
     out = tmp_path / "out.csv"
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False)
+    killed = python("-c", KILLED, out)
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".out.csv.")

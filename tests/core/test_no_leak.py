@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_constraints_random import Slow, _cell_problem, random_constraint
+from test_constraints_random import Slow, _cell_problem, random_texts
 
 from lapace import Explainer
 from lapace.constraints import Projection, Shorthand, System
-from lapace.errors import InputError
 from lapace.result import Counterfactuals, Explanation
 from tests import worlds
 
@@ -53,14 +52,7 @@ def random_call(explainer: Explainer, rng: np.random.Generator) -> dict[str, Any
         first, other = (schema.names[i] for i in rng.choice(len(schema.names), 2, replace=False))
         costs = {first: 5.0, other: float(rng.choice([0.2, np.inf]))}
     infinite = [Shorthand("fixed", (name,)) for name, cost in costs.items() if cost == np.inf]
-    while True:
-        count = int(rng.integers(1, 7))
-        constraints = [random_constraint(schema, rng) for _ in range(count)]
-        try:
-            System.of([*constraints, *infinite], schema)
-        except InputError:
-            continue
-        break
+    constraints = random_texts(schema, rng, 6, also=infinite)
     return {
         "target": "any-other" if rng.random() < 0.3 else explainer.classes_[-1],
         "constraints": constraints,

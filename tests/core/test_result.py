@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from lapace import Counterfactuals, Explanation, InputError, Schema, WhyNot
 from lapace.result import PICKS, STATUSES, json_schema
 from lapace.table import read
+from tests.damage import DAMAGE, damaged, places
 
 HOMES = ("boat", "flat", "house")
 KINDS = ("pandas", "polars", "pyarrow", "records")
@@ -651,7 +651,7 @@ def test_a_document_of_an_earlier_lapace_is_valid_and_read_back():
     assert again == made_up(4, instances=3, prototypes=1)
     assert json_schema()["properties"]["version"] == {"enum": [data["version"]]}
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(_damaged(data, ("instances", 0, "status"), "fine"), json_schema())
+        jsonschema.validate(damaged(data, ("instances", 0, "status"), "fine"), json_schema())
 
 
 @settings(max_examples=40)
@@ -749,53 +749,24 @@ def test_json_is_written_to_a_file_whole_or_not_at_all(tmp_path):
 def test_a_document_that_does_not_fit_is_refused_with_the_place(place, value, message):
     data = made_up(1, instances=12).to_json()
     with pytest.raises(InputError, match=message):
-        Explanation.from_json(_damaged(data, place, value))
+        Explanation.from_json(damaged(data, place, value))
     for foreign in ({}, [], 3, None):
         with pytest.raises(InputError, match="not a lapace explanation"):
             Explanation.from_json(foreign)
-
-
-def _places(value, path=()):
-    """Every place in a JSON document."""
-    yield path
-    if isinstance(value, dict):
-        for key in value:
-            yield from _places(value[key], (*path, key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            yield from _places(item, (*path, i))
-
-
-def _damaged(data, path, value):
-    if not path:
-        return value
-    data = copy.deepcopy(data)
-    inner = data
-    for key in path[:-1]:
-        inner = inner[key]
-    if value is KeyError:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return data
-
-
-DAMAGE = (KeyError, None, -1, 10**30, 1.5, "x", True, [], {}, [[1]])
 
 
 def test_damaged_json_is_refused_or_still_works():
     """Wherever a document is hurt, a sentence comes out, or an explanation one can use."""
     rng = np.random.default_rng(0)
     data = json.loads(json.dumps(made_up(4, instances=3, prototypes=2).to_json()))
-    places = [p for p in _places(data) if p]
-    refused = 0
-    chosen = [p for p in places if len(p) <= 4 or "steps" not in p]
-    rest = [p for p in places if p not in set(chosen)]
+    refused, every = 0, list(places(data))
+    chosen = [p for p in every if len(p) <= 4 or "steps" not in p]
+    rest = [p for p in every if p not in set(chosen)]
     chosen += [rest[i] for i in rng.choice(len(rest), 60, replace=False)]
     for place in chosen:
         for value in DAMAGE:
             try:
-                found = Explanation.from_json(_damaged(data, place, value))
+                found = Explanation.from_json(damaged(data, place, value))
             except InputError:
                 refused += 1
                 continue

@@ -22,6 +22,7 @@ from lapace.constraints import parse
 from lapace.errors import LapaceError
 from lapace.explainer import storage
 from tests import worlds
+from tests.damage import DAMAGE, damaged, places
 from tests.worlds import World
 
 each_world = worlds.each(
@@ -364,40 +365,17 @@ def test_a_changed_byte_is_refused_or_harmless(saved):
     assert refused > 120
 
 
-def _places(value: Any, path: tuple = ()):
-    yield path
-    if isinstance(value, dict):
-        for key in value:
-            yield from _places(value[key], (*path, key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value[:3]):
-            yield from _places(item, (*path, i))
-
-
-def _put(data: Any, path: tuple, value: Any) -> Any:
-    inner = data
-    for key in path[:-1]:
-        inner = inner[key]
-    if value is KeyError:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return data
-
-
 @pytest.mark.filterwarnings("ignore::lapace.CentroidWarning")
 @pytest.mark.parametrize("member", ["schema.json", "config.json", "prototypes.json", "report.json"])
 def test_rewritten_json_is_refused_or_works(saved, member):
     """Intact zips with wrong JSON: no crash, neither when loading nor when explaining."""
     here = worlds.post()
     contents = members(saved)
-    places = [p for p in _places(json.loads(contents[member])) if p]
-    rng = np.random.default_rng(0)
-    values = (KeyError, None, -1, 10**30, 1.5, "x", True, [], {}, [[1]])
-    refused = 0
-    for k in rng.permutation(len(places))[:40]:
-        for value in rng.permutation(np.array([*values, None], dtype=object))[:2]:
-            data = _put(json.loads(contents[member]), places[k], value)
+    whole, rng, refused = json.loads(contents[member]), np.random.default_rng(0), 0
+    every = list(places(whole, 3))
+    for k in rng.permutation(len(every))[:40]:
+        for value in rng.permutation(np.array([*DAMAGE, None], dtype=object))[:2]:
+            data = damaged(whole, every[k], value)
             pack(saved, {**contents, member: json.dumps(data).encode()})
             try:
                 found = load(saved, here)

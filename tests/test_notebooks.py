@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
+import runpy
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -19,10 +20,7 @@ NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
 @pytest.fixture(scope="module")
 def run():
     """The script that runs them."""
-    spec = importlib.util.spec_from_file_location("run_notebooks", HERE / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(HERE / "run.py")))
 
 
 def test_there_are_three():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +13,7 @@ import tomllib
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -26,11 +27,7 @@ NVIDIA = ("cuda-", "nvidia-", "triton")  # of another build of torch than that f
 @pytest.fixture(scope="module")
 def licences():
     """The script that lists licences."""
-    path = ROOT / ".ci" / "licences.py"
-    spec = importlib.util.spec_from_file_location("licences", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(ROOT / ".ci" / "licences.py")))
 
 
 def pins(name):

@@ -206,10 +206,7 @@ def compare(
     lacking = [i for i, status in enumerate(explanation.status) if status == "none_found"]
     if not lacking:
         return []
-    if isinstance(instances, list):
-        some: Any = [instances[i] for i in lacking]
-    else:
-        some = instances.iloc[lacking] if hasattr(instances, "iloc") else instances[lacking]
+    some = explanation.schema.frame(explanation.instances[lacking])
     sizes, helped = smallest_drops(explainer, some, constraints, **settings)
     for k, i in enumerate(lacking):
         why = explanation.why_not[i]
@@ -231,7 +228,7 @@ def check_row(explanation: Explanation, i: int) -> None:
     """The row satisfies what is not dropped; the moves are at least its slack in what is."""
     why, original = explanation.why_not[i], explanation.instances[i : i + 1]
     assert why.row is not None
-    cells = row_cells(explanation.schema, why.row)
+    cells = explanation.schema.cells([why.row])
     kept = [c for c in explanation.constraints if c not in why.drop]
     assert System.of(kept, explanation.schema, check=False).feasible(cells, original).all()
     assert tuple(m.constraint for m in why.moves) == why.drop
@@ -240,12 +237,6 @@ def check_row(explanation: Explanation, i: int) -> None:
         if move.by is not None:
             assert move.by >= slack(system, cells, original)[0, 0] - 1e-9
         assert move.text in why.text
-
-
-def row_cells(schema: Schema, row: Row) -> np.ndarray:
-    features = [(feature, row[feature.name]) for feature in schema.features]
-    cells = [f.levels.index(value) if value in f.levels else value for f, value in features]
-    return np.array([cells], dtype=float)
 
 
 @pytest.mark.parametrize(("enforce", "rounds", "every"), [("exact", 3, 15), ("latent", 3, 45)])
@@ -486,7 +477,7 @@ def test_applying_the_relaxation_gives_the_row_shown(constraints):
             continue
         again = explain_with_reasons(lattice(), [instances[i]], why.relax(constraints), steps=8)
         assert again.status == ("answered",)
-        np.testing.assert_array_equal(again.nearest().cells, row_cells(explanation.schema, why.row))
+        np.testing.assert_array_equal(again.nearest().cells, explanation.schema.cells([why.row]))
         relaxed += any(move.relaxed is not None for move in why.moves)
     assert relaxed
 

@@ -79,26 +79,21 @@ def loop_log_probability(
     return total
 
 
-def loop_best(tree: CategoryTree, scores: NDArray[np.float64], kept: Codes) -> float:
-    """The best value over all combinations that agree with the evidence."""
-    marginals = loop_marginals(tree)
-    starts = np.cumsum((0, *tree.widths))
+def value_and_best(
+    tree: CategoryTree, scores: NDArray[np.float64], kept: Codes, row: Codes
+) -> tuple[float, float]:
+    """The value of a row, and the best over all combinations that agree with the evidence."""
+    marginals, starts = loop_marginals(tree), np.cumsum((0, *tree.widths))
     choices = [
         range(width) if code < 0 else [code]
         for width, code in zip(tree.widths, kept.tolist(), strict=True)
     ]
-    values = []
-    for row in itertools.product(*choices):
+
+    def value(row: Any) -> float:
         own = sum(scores[starts[j] + code] for j, code in enumerate(row) if kept[j] < 0)
-        tail = loop_log_probability(tree, np.array(row), marginals)
-        values.append(own + tail)
-    return float(max(values))
+        return float(own + loop_log_probability(tree, np.array(row), marginals))
 
-
-def value_of(tree: CategoryTree, scores: NDArray[np.float64], kept: Codes, row: Codes) -> float:
-    starts = np.cumsum((0, *tree.widths))
-    own = sum(scores[starts[j] + code] for j, code in enumerate(row) if kept[j] < 0)
-    return float(own + loop_log_probability(tree, row, loop_marginals(tree)))
+    return value(row), max(map(value, itertools.product(*choices)))
 
 
 def plain_information(rows: Codes, one: int, two: int) -> float:
@@ -209,8 +204,8 @@ def test_choose_is_the_best_of_all_combinations(
     np.testing.assert_array_equal(chosen[kept >= 0], kept[kept >= 0])
     assert ((chosen >= 0) & ((chosen < np.array(widths)) | (kept >= 0))).all()
     for line, evidence, row in zip(scores, kept, chosen, strict=True):
-        best = loop_best(tree, line, evidence)
-        assert value_of(tree, line, evidence, row) == pytest.approx(best, abs=1e-9)
+        value, best = value_and_best(tree, line, evidence, row)
+        assert value == pytest.approx(best, abs=1e-9)
 
 
 def test_a_forbidden_category_is_never_chosen_and_evidence_outranks_it() -> None:

@@ -489,24 +489,31 @@ def every_row(schema, instance):
     return np.array(list(itertools.product(*choices)))
 
 
+def violated(system, row, instance):
+    """The constraints that a row violates by the slow checker."""
+    slow = Slow(system.schema, row, instance)
+    return [str(c) for c in system.constraints if not slow.satisfies(c)]
+
+
+def row_problems(system, row, instance, feasible):
+    """What is wrong with a row of which it is said whether it is feasible, in words."""
+    broken = violated(system, row, instance)
+    if feasible == bool(broken):
+        yield f"feasible={feasible}, violated={broken}: {row} for {instance}"
+    for feature, cell, own in zip(system.schema.features, row, instance, strict=True):
+        if problem := _cell_problem(feature, cell, own):
+            yield f"{feature.name}: {problem} ({cell}, own {own})"
+
+
 def problems(system, before, after, instances):
     """What is wrong with projected rows, in words."""
-    schema, found = system.schema, []
+    found = []
     for point, row, instance, ok in zip(
         before, after.cells, instances, after.feasible, strict=True
     ):
-        was = Slow(schema, point, instance)
-        fine = all(was.satisfies(c) for c in system.constraints)
-        if fine and point.tobytes() != row.tobytes():
+        if point.tobytes() != row.tobytes() and not violated(system, point, instance):
             found.append(f"a feasible row was touched: {point} -> {row}")
-        slow = Slow(schema, row, instance)
-        broken = [str(c) for c in system.constraints if not slow.satisfies(c)]
-        if ok == bool(broken):
-            found.append(f"feasible={ok} but broken={broken}: {row} for {instance}")
-        for feature, cell, own in zip(schema.features, row, instance, strict=True):
-            problem = _cell_problem(feature, cell, own)
-            if problem:
-                found.append(f"{feature.name}: {problem} ({cell}, own {own})")
+        found += row_problems(system, row, instance, ok)
     return found
 
 

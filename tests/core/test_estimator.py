@@ -111,7 +111,7 @@ FITTED = [
 @pytest.mark.parametrize("name", FITTED)
 def test_fitted_attributes_do_not_exist_before_fit(name):
     assert not hasattr(Explainer(worlds.postage), name)
-    with pytest.raises(sklearn.exceptions.NotFittedError, match="not fitted yet"):
+    with pytest.raises(NotFittedError, match=r"not fitted yet.* Call fit\(X\) first"):
         getattr(Explainer(worlds.postage), name)
     assert issubclass(NotFittedError, sklearn.exceptions.NotFittedError)
     assert hasattr(worlds.post().explainer, name)
@@ -199,11 +199,6 @@ def test_warnings_point_at_the_caller(tmp_path):
         lambda e: e.counterfactuals([]),
         lambda e: e.sample("yes", 1),
         lambda e: e.save("nowhere.lapace"),
-        lambda e: e.classes_,
-        lambda e: e.schema_,
-        lambda e: e.prototypes_,
-        lambda e: e.report_,
-        lambda e: e.history_,
         lambda e: e.latent_map(),
     ],
 )

@@ -17,6 +17,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from test_paths import check_picks as check_definition
 
 from lapace import (
     CentroidWarning,
@@ -166,59 +167,14 @@ def picked_rows(explanation: Explanation, pick: str) -> Picked:
 
 
 def check_picks(explanation: Explanation, steps: int, stable: bool = True) -> int:
-    """The definition of picks, path by path; returns how many paths have an ok step."""
-    grid = np.linspace(0, 1, steps + 1)
+    """What is returned is what is stored, and that by definition; counts paths with an ok step."""
     # Picks of paths to sampled endpoints are defined alike, but only the others are returned.
-    first, middle, last = (picked_rows(explanation, name) for name in ("first", "middle", "last"))
     shown = np.flatnonzero(explanation.prototype >= 0)
-    for pick, rows in (
-        (explanation.first(), first),
-        (explanation.middle(), middle),
-        (explanation.last(), last),
-    ):
+    for name in ("first", "middle", "last"):
+        pick = getattr(explanation, name)()
         assert pick.instance.tolist() == explanation.instance[shown].tolist()
-        np.testing.assert_array_equal(pick.cells, rows.cells[shown])
-    ok_paths = 0
-    for path in range(len(explanation.instance)):
-        tau, ok = explanation.tau[path], explanation.ok[path]
-        np.testing.assert_allclose(tau[: steps + 1], grid)
-        on_grid = np.flatnonzero(ok[: steps + 1])
-        if not len(on_grid):
-            chosen = {int(explanation.picked[name][path]) for name in ("first", "middle", "last")}
-            assert len(chosen) == 1  # the best found is one row, marked as not ok
-            assert not first.ok[path]
-            assert first.tau[path] > 0
-            continue
-        ok_paths += 1
-        start = on_grid[0]
-        if stable:
-            start = on_grid[-1]
-            while ok[start - 1]:
-                start -= 1
-        assert first.ok[path]
-        assert grid[start - 1] < first.tau[path]
-        assert last.ok[path]
-        assert last.tau[path] == tau[ok].max()
-        if stable:  # whatever was evaluated between first and last is ok
-            between = (tau >= first.tau[path]) & (tau <= last.tau[path])
-            assert ok[between].all()
-            # A midpoint that is not ok may have moved first on, behind it.
-            assert first.tau[path] <= grid[on_grid[-1]]
-        else:
-            assert first.tau[path] <= grid[start]
-        half = (first.tau[path] + 1) / 2
-        place = steps + 2  # the grid, then the refined first, then the midpoint
-        assert middle.ok[path]
-        if half >= grid[min(on_grid[-1] + 1, steps)]:  # beyond a step that is not ok
-            assert middle.tau[path] == last.tau[path]
-            continue
-        assert tau[place] == pytest.approx(half)
-        if ok[place]:
-            assert middle.tau[path] == tau[place]
-        else:
-            after = tau[ok & (tau > half)]
-            assert middle.tau[path] == (after.min() if len(after) else last.tau[path])
-    return ok_paths
+        np.testing.assert_array_equal(pick.cells, picked_rows(explanation, name).cells[shown])
+    return check_definition(explanation.tau, explanation.ok, explanation.picked, steps, stable)
 
 
 @each_world
@@ -921,9 +877,6 @@ def test_counterfactuals_are_one_of_the_picks(pick):
     expected = getattr(worlds.explained(here, "dear", picks=(pick,), n_best=1), pick)()
     np.testing.assert_array_equal(found.cells, expected.cells)
     assert found.ok.all()
-
-
-# --- one instance's changes and paths ----------------------------------------------------------
 
 
 def test_samples_that_cannot_be_verified_are_left_out_and_counted(tmp_path):

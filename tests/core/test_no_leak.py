@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_constraints_random import Slow, _cell_problem, random_texts
+from test_constraints_random import random_texts, row_problems
 
 from lapace import Explainer
 from lapace.constraints import Projection, Shorthand, System
@@ -80,31 +80,15 @@ def problems_of(
         if not np.array_equal(rows, chosen.cells, equal_nan=True):
             problems.append(f"{name}: the table differs from the cells")
         for k, (row, instance) in enumerate(zip(rows, chosen.instance, strict=True)):
-            original = explanation.instances[instance]
-            slow = Slow(explanation.schema, row, original)
-            violated = [str(c) for c in system.constraints if not slow.satisfies(c)]
+            original, feasible = explanation.instances[instance], chosen.feasible[k]
             tally["rows"] += 1
-            tally["ok"] += bool(chosen.ok[k])
-            if bool(chosen.feasible[k]) == bool(violated):
-                problems.append(
-                    f"{name}: feasible={chosen.feasible[k]}, violated={violated}, {row} {original}"
-                )
-            if violated and explanation.status[instance] == "answered" and chosen.tau[k] != 0:
-                problems.append(
-                    f"{name}: infeasible though answered, violated={violated}, {row} {original}"
-                )
-            for feature, cell, cell_before in zip(
-                explanation.schema.features, row, original, strict=True
-            ):
-                if problem := _cell_problem(feature, cell, cell_before):
-                    problems.append(
-                        f"{name}: {feature.name}: {problem} ({cell}, original {cell_before})"
-                    )
-            if (
-                chosen.feasible[k]
-                and row[fixed_columns].tobytes() != original[fixed_columns].tobytes()
-            ):
-                problems.append(f"{name}: a fixed column changed, {row} {original}")
+            found = list(row_problems(system, row, original, feasible))
+            is_answered = explanation.status[instance] == "answered"
+            if not feasible and is_answered and chosen.tau[k] != 0:
+                found.append(f"infeasible though answered, {row} {original}")
+            if feasible and row[fixed_columns].tobytes() != original[fixed_columns].tobytes():
+                found.append(f"a fixed column changed, {row} {original}")
+            problems += [f"{name}: {problem}" for problem in found]
     answered = {i for i, status in enumerate(explanation.status) if status == "answered"}
     if answered != set(explanation.nearest().instance[explanation.nearest().ok].tolist()):
         problems.append("nearest is not ok for exactly the answered instances")

@@ -18,6 +18,7 @@ from lapace import Feature, InputError, Schema
 from lapace.result.counterfactuals import records
 from lapace.schema.notation import DATES, MARKS, Notation, guess
 from lapace.schema.summary import remarks
+from tests.core.test_table import assert_same
 
 ROWS = 240
 
@@ -208,14 +209,7 @@ def test_dates_are_numbers_in_days_and_come_back_as_dates(frame):
     first = cells[0, 0] - (dt.date(2021, 1, 1) - dt.date(1970, 1, 1)).days
     assert first == 0 or 0.25 < first < 0.4
     assert schema["x"].text(cells[0, 0])[:10] == "2021-01-01"
-    back = schema.frame(cells)
-    if isinstance(frame, pd.DataFrame):
-        pd.testing.assert_frame_equal(back, frame)
-    elif isinstance(frame, pl.DataFrame):
-        assert back.equals(frame)
-        assert back.schema == frame.schema
-    else:
-        assert back == frame
+    assert_same(schema.frame(cells), frame)
     missing = np.full((1, 1), np.nan)
     assert np.isnan(schema.cells(schema.frame(np.vstack([cells, missing])))[-1, 0])
 

@@ -19,14 +19,7 @@ from torch import Tensor
 from lapace.arrays import Floats, Ints
 from lapace.categories import CategoryTree
 from lapace.model import LGMVAE, Mixture, Shape
-from lapace.paths import (
-    Decoder,
-    EncodedInstances,
-    Lines,
-    Steps,
-    TracedPaths,
-    trace,
-)
+from lapace.paths import Decoder, EncodedInstances, Lines, Steps, TracedPaths, trace
 from lapace.paths import decoder as decoding
 from lapace.schema import Feature, Schema
 
@@ -107,25 +100,20 @@ def biased(decoder: Decoder, **bias: float) -> Decoder:
     return replace(decoder, model=model.eval().requires_grad_(False))
 
 
+UNSEEN = {
+    "job": "pilot", "home": "boat", "size": "huge", "pet": "yak", "badge": "gold", "planet": "mars",
+}  # fmt: skip
 UNUSUAL: dict[str, Row] = {
     "typical": TYPICAL,
     "age beyond the range": {**TYPICAL, "age": 99},
     "savings beyond the range": {**TYPICAL, "savings": 1e7},
     "age between two integers": {**TYPICAL, "age": 33.4},
     "savings finer than the resolution": {**TYPICAL, "savings": 12.3449},
-    "unseen job": {**TYPICAL, "job": "pilot"},
-    "unseen home": {**TYPICAL, "home": "boat"},
-    "unseen size": {**TYPICAL, "size": "huge"},
-    "unseen pet": {**TYPICAL, "pet": "yak"},
-    "unseen badge": {**TYPICAL, "badge": "gold"},
-    "unseen planet": {**TYPICAL, "planet": "mars"},
-    "missing hours": {**TYPICAL, "hours": None},
-    "missing age": {**TYPICAL, "age": None},
-    "missing pet": {**TYPICAL, "pet": None},
-    "missing home": {**TYPICAL, "home": None},
-    "missing job": {**TYPICAL, "job": None},
-    "missing badge": {**TYPICAL, "badge": None},
-    "missing planet": {**TYPICAL, "planet": None},
+    **{f"unseen {name}": {**TYPICAL, name: value} for name, value in UNSEEN.items()},
+    **{
+        f"missing {name}": {**TYPICAL, name: None}
+        for name in ("hours", "age", "pet", "home", "job", "badge", "planet")
+    },
 }
 
 
@@ -145,17 +133,17 @@ def rows_on_line(
     decoder: Decoder,
     start: EncodedInstances,
     tau: Any,
-    end: Tensor,
+    end: Tensor | None = None,
     frozen: bool = False,
-    label: int = 1,
 ) -> Floats:
     """Each encoded instance at each tau on the line to `end`: (instances, taus, columns)."""
+    end = decoder.model.centroids()[2] if end is None else end
     tau = np.atleast_1d(np.asarray(tau, dtype=np.float64))
     count = len(start.cells)
     instance, where = np.repeat(np.arange(count), len(tau)), np.tile(tau, count)
     share = torch.as_tensor(where, dtype=torch.float32)[:, None]
     z = (1 - share) * start.z[torch.as_tensor(instance)] + share * end
-    labels = np.full(len(instance), label)
+    labels = np.ones(len(instance), dtype=np.int64)
     rows = decoder.path_rows(start, instance, where, z, labels, np.full(len(instance), frozen))
     return rows.reshape(count, len(tau), -1)
 
@@ -166,6 +154,7 @@ def column(name: str) -> int:
 
 ALL = list(UNUSUAL.values())
 GRID = np.linspace(0, 1, 41)
+PICKS = ("first", "middle", "last")
 
 
 # -- start and endpoint --------------------------------------------------------------------------
@@ -175,7 +164,7 @@ GRID = np.linspace(0, 1, 41)
 def test_a_path_starts_exactly_at_the_instance(seed: int) -> None:
     decoder = untrained_decoder(seed=seed)
     start = encode(decoder, ALL)
-    rows = rows_on_line(decoder, start, 0.0, decoder.model.centroids()[2])
+    rows = rows_on_line(decoder, start, 0.0)
     np.testing.assert_array_equal(rows[:, 0], start.cells)
 
 
@@ -196,7 +185,7 @@ def test_the_papers_path_starts_at_the_reconstruction() -> None:
     start = encode(decoder, training_rows()[1:7])
     assert not start.residual.any()
     means = decoder.model.decode(start.z).double().numpy()
-    here = rows_on_line(decoder, start, 0.0, decoder.model.centroids()[2])[:, 0]
+    here = rows_on_line(decoder, start, 0.0)[:, 0]
     numeric = schema().numeric
     np.testing.assert_allclose(
         here[:, numeric], decoder.schema.coding.units(means[:, : len(numeric)])
@@ -255,9 +244,8 @@ def test_rows_differ_from_the_instance_by_more_than_the_tolerance_or_not_at_all(
     instances = [*training_rows()[:20], UNUSUAL["savings finer than the resolution"]]
     cells, labels = columns.cells(instances), np.zeros(len(instances), dtype=np.int64)
     start = decoder.encode_instances(columns, cells, labels)
-    end = decoder.model.centroids()[2]
-    rows = rows_on_line(decoder, start, np.linspace(0, 1, 100), end)
-    before = rows_on_line(plain, encode(plain, instances), np.linspace(0, 1, 100), end)
+    rows = rows_on_line(decoder, start, np.linspace(0, 1, 100))
+    before = rows_on_line(plain, encode(plain, instances), np.linspace(0, 1, 100))
     kept = 0
     for j, feature in enumerate(columns.features):
         if feature.kind == "continuous":
@@ -291,7 +279,7 @@ def test_rows_keep_bounds_resolution_and_known_categories(
     decoder = untrained_decoder(trees) if trees else untrained_decoder(seed=seed)
     start = encode(decoder, [UNUSUAL[instance]])
     for frozen in (False, True):
-        row = rows_on_line(decoder, start, tau, decoder.model.centroids()[2], frozen)[0, 0]
+        row = rows_on_line(decoder, start, tau, frozen=frozen)[0, 0]
         original = start.cells[0]
         for j, feature in enumerate(start.schema.features):
             if row[j] == original[j] or (np.isnan(row[j]) and np.isnan(original[j])):
@@ -310,13 +298,10 @@ def test_rows_keep_bounds_resolution_and_known_categories(
 
 
 def test_a_missing_number_appears_when_its_flag_fades() -> None:
-    start_instances = [UNUSUAL["missing hours"]]
     for bias, appears in ((-30.0, True), (30.0, False)):
         decoder = biased(untrained_decoder(), hours_missing=bias)
-        start = encode(decoder, start_instances)
-        hours = rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])[
-            0, :, column("hours")
-        ]
+        start = encode(decoder, [UNUSUAL["missing hours"]])
+        hours = rows_on_line(decoder, start, GRID)[0, :, column("hours")]
         missing = np.isnan(hours)
         assert missing[0]
         assert (not missing[-2]) == appears
@@ -327,14 +312,14 @@ def test_a_missing_number_appears_when_its_flag_fades() -> None:
 def test_a_number_missing_only_in_the_instance_appears_halfway() -> None:
     decoder = untrained_decoder()
     start = encode(decoder, [UNUSUAL["missing age"]])
-    age = rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])[0, :, column("age")]
+    age = rows_on_line(decoder, start, GRID)[0, :, column("age")]
     assert np.isnan(age).tolist() == [tau < 0.5 for tau in GRID]
 
 
 def test_a_missing_category_may_become_one() -> None:
     decoder = biased(untrained_decoder(), pet=-30.0, badge=-30.0)  # their last state is missing
     start = encode(decoder, [UNUSUAL["missing pet"], UNUSUAL["missing badge"]])
-    rows = rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])
+    rows = rows_on_line(decoder, start, GRID)
     pet, badge = rows[0, :, column("pet")], rows[1, :, column("badge")]
     for cells in (pet, badge):
         assert np.isnan(cells[0])
@@ -347,7 +332,7 @@ def test_no_present_cell_goes_missing(trees: bool) -> None:
     decoder = biased(untrained_decoder(trees), pet=30.0, badge=30.0, hours_missing=30.0)
     instances = [TYPICAL, UNUSUAL["unseen pet"], UNUSUAL["unseen badge"]]
     start = encode(decoder, instances)
-    assert not np.isnan(rows_on_line(decoder, start, GRID, decoder.model.centroids()[2])).any()
+    assert not np.isnan(rows_on_line(decoder, start, GRID)).any()
     end = decoder.decode(decoder.model.centroids(), np.array([0, 0, 1, 1]))
     assert not np.isnan(end).any()
 
@@ -447,9 +432,8 @@ def test_categories_are_the_best_of_all_combinations(trees: bool, constrained: b
 def test_a_frozen_category_line_keeps_every_category() -> None:
     decoder = untrained_decoder(trees=True)
     start = encode(decoder, ALL)
-    end = decoder.model.centroids()[2]
     frozen_line, line = (
-        rows_on_line(decoder, start, GRID, end, frozen) for frozen in (True, False)
+        rows_on_line(decoder, start, GRID, frozen=frozen) for frozen in (True, False)
     )
     categorical, numeric = schema().coding.categorical, schema().numeric
     original = np.broadcast_to(
@@ -558,7 +542,7 @@ def traced_by(
     origin = np.arange(count) if instance is None else np.array(instance)
     instances = int(origin.max(initial=-1)) + 1
     endpoint = np.zeros(count, dtype=np.int64) if prototype is None else np.array(prototype)
-    start = SimpleNamespace(
+    start: Any = SimpleNamespace(
         schema=SimpleNamespace(gaps=lambda a, b: np.abs(a - b)),
         cells=np.zeros((instances, 3)),
         z=torch.zeros(instances, 1),
@@ -574,14 +558,9 @@ def traced_by(
         curve,
     )
     after = oracle.evaluate([(k, 1.0) for k in range(count)], np.tile([1.0, 1.0, 0.0], (count, 1)))
-    positions, encoded = (
-        cast(Decoder, PositionDecoder(follows_paper)),
-        cast(EncodedInstances, start),
-    )
-    costs = np.ones(3) if weights is None else weights
-    return trace(
-        positions, encoded, lines, before, after, oracle, weights=costs, steps=steps, **how
-    )
+    how["weights"] = np.ones(3) if weights is None else weights
+    decoder: Any = PositionDecoder(follows_paper)
+    return trace(decoder, start, lines, before, after, oracle, steps=steps, **how)
 
 
 def tau_of(traced: TracedPaths, pick: str, path: int = 0) -> float:
@@ -623,6 +602,45 @@ def run_start(ok: Sequence[bool], stable: bool) -> int | None:
     while start > 0 and ok[start - 1]:
         start -= 1
     return start
+
+
+def check_picks(
+    tau: Floats, ok: Any, picked: dict[str, Ints], steps: int, stable: bool = True
+) -> int:
+    """The definition of picks, path by path; returns how many paths have an ok step."""
+    grid, place = np.linspace(0, 1, steps + 1), steps + 2  # the grid, first, then the midpoint
+    ok_paths = 0
+    for path, (taus, good) in enumerate(zip(tau, ok, strict=True)):
+        chosen = [int(picked[name][path]) for name in PICKS]
+        first, middle, last = taus[chosen]
+        np.testing.assert_allclose(taus[: steps + 1], grid)
+        on_grid = np.flatnonzero(good[: steps + 1])
+        if not len(on_grid):
+            assert len(set(chosen)) == 1  # the best found is one row, marked as not ok
+            assert not good[chosen[0]]
+            assert first > 0
+            continue
+        ok_paths += 1
+        start = run_start(good[: steps + 1], stable)
+        assert good[chosen].all()
+        assert grid[start - 1] < first
+        assert last == taus[good].max()
+        if stable:  # whatever was evaluated between first and last is ok
+            assert good[(taus >= first) & (taus <= last)].all()
+            assert first <= grid[on_grid[-1]]  # a midpoint that is not ok may have moved it on
+        else:
+            assert first <= grid[start]
+        half = (first + 1) / 2
+        if half >= grid[min(on_grid[-1] + 1, steps)] - 1e-12:  # beyond a step that is not ok
+            assert middle == last
+            continue
+        assert taus[place] == pytest.approx(half)
+        if good[place]:
+            assert middle == taus[place]
+        else:
+            after = taus[good & (taus > half)]
+            assert middle == (after.min() if len(after) else last)
+    return ok_paths
 
 
 # -- first ---------------------------------------------------------------------------------------
@@ -693,29 +711,16 @@ def test_middle_and_last_by_looking_at_every_stored_step(
 ) -> None:
     oracle = ScriptedOracle(many)
     traced = traced_by(oracle, steps, stable=stable)
-    for path in range(len(many)):
-        stored = [(t, oracle.ok(path, t)) for t in traced.steps.tau[path].tolist()]
-        ok_taus = [t for t, ok in stored if ok]
-        assert [ok for _, ok in stored] == traced.steps.ok[path].tolist()
-        if not ok_taus:
-            continue
-        assert tau_of(traced, "last", path) == max(ok_taus)
-        midpoint = (tau_of(traced, "first", path) + 1) / 2
-        grid = traced.steps.tau[path, : steps + 1]
-        lost = grid[grid > grid[traced.steps.ok[path, : steps + 1]].max()]  # after the last ok one
-        if oracle.ok(path, midpoint) and (midpoint < lost - 1e-12).all():
-            expected = midpoint
-        else:
-            expected = min((t for t in ok_taus if t > midpoint), default=max(ok_taus))
-        assert tau_of(traced, "middle", path) == pytest.approx(expected)
-        assert is_ok(traced, "middle", path)
-        assert is_ok(traced, "last", path)
+    tau, ok = traced.steps.tau, traced.steps.ok
+    for path, taus in enumerate(tau.tolist()):
+        assert [oracle.ok(path, t) for t in taus] == ok[path].tolist()
+    check_picks(tau, ok, {pick: getattr(traced, pick) for pick in PICKS}, steps, stable)
 
 
 def test_a_midpoint_beyond_a_step_that_is_not_ok_is_not_evaluated() -> None:
     oracle = ScriptedOracle([between((0.5, 0.5), (0.74, 0.76))])
     traced = traced_by(oracle, steps=10)
-    for pick in ("first", "middle", "last"):
+    for pick in PICKS:
         assert tau_of(traced, pick) == pytest.approx(0.5)
     assert not any(tau == pytest.approx(0.75) for call in oracle.calls for _, tau in call)
 
@@ -723,7 +728,7 @@ def test_a_midpoint_beyond_a_step_that_is_not_ok_is_not_evaluated() -> None:
 def test_where_only_the_prototype_is_ok_all_picks_are_the_prototype() -> None:
     oracle = ScriptedOracle([between((1.0, 1.0))])
     traced = traced_by(oracle, steps=5)
-    for pick in ("first", "middle", "last"):
+    for pick in PICKS:
         assert tau_of(traced, pick) == 1.0
         assert is_ok(traced, pick)
         np.testing.assert_array_equal(
@@ -768,7 +773,7 @@ def test_without_an_ok_row_the_best_found_is_picked(steps: int, data: Any) -> No
         return feasible[i], 0.0 if np.isnan(chance[i]) else chance[i], i
 
     expected = max(range(1, steps + 1), key=rank) / steps
-    for pick in ("first", "middle", "last"):
+    for pick in PICKS:
         assert tau_of(traced, pick) == pytest.approx(expected)
         assert not is_ok(traced, pick)
 
@@ -783,7 +788,7 @@ def test_a_row_equal_to_the_instance_is_never_picked() -> None:
 
     oracle = UnchangedAtFirst([never], probability=lambda line, tau: 0.9 - 0.5 * tau)
     traced = traced_by(oracle, steps=10)
-    for pick in ("first", "middle", "last"):
+    for pick in PICKS:
         assert tau_of(traced, pick) == pytest.approx(0.5)
         assert traced.steps.cells[0, getattr(traced, pick)[0]].any()
 
@@ -875,7 +880,7 @@ def test_a_path_does_not_depend_on_the_paths_beside_it(many: list[Script], stabl
     together = traced_by(ScriptedOracle(many), 8, stable=stable)
     for path, script in enumerate(many):
         alone = traced_by(ScriptedOracle([script]), 8, stable=stable)
-        for pick in ("first", "middle", "last"):
+        for pick in PICKS:
             assert getattr(together, pick)[path] == getattr(alone, pick)[0]
         np.testing.assert_array_equal(together.steps.tau[path], alone.steps.tau[0])
 

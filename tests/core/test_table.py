@@ -18,12 +18,7 @@ from polars.testing import assert_frame_equal as assert_polars_equal
 
 from lapace.documents import plain, restore
 from lapace.errors import InputError
-from lapace.table import (
-    Coded,
-    Template,
-    plain_frame,
-    read,
-)
+from lapace.table import Coded, Template, plain_frame, read
 
 NAMES = ["plain", "with space", "ünï©ode", 'it\'s "quoted"', "", "a,b\nc", "x" * 300]
 
@@ -50,6 +45,8 @@ def assert_same(built, frame):
     elif isinstance(frame, pa.Table):
         assert built.schema == frame.schema
         assert built.to_pylist() == frame.to_pylist()
+    elif isinstance(frame, list):
+        assert built == frame
     else:
         np.testing.assert_array_equal(built, frame, strict=True)
 

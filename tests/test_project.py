@@ -190,11 +190,7 @@ def test_the_pins_are_plain_sorted_and_the_ones_installed():
         ("", 1, "1 failed, 1 passed, 2 skipped, 1 error"),
         ("data, onnx", 1, "2 failed, 1 passed, 1 skipped, 1 error"),
         ("data dice", 1, "2 failed, 1 passed, 2 errors"),
-        (
-            "dcie",
-            pytest.ExitCode.USAGE_ERROR,
-            "no capability dcie; there are browser, data, dice,",
-        ),
+        ("dcie", pytest.ExitCode.USAGE_ERROR, "no capability dcie; there are browser, data, dice,"),
     ],
 )
 def test_a_missing_capability_skips_or_where_required_fails(tmp_path, require, status, says):
@@ -377,10 +373,7 @@ def test_outputs_that_differ_are_noticed():
 @pytest.mark.parametrize(
     ("other", "differs"),
     [
-        (
-            "Report on the explanations: unsure. 6 of 8 checks pass.\n  unsure   rows   75 %",
-            False,
-        ),
+        ("Report on the explanations: unsure. 6 of 8 checks pass.\n  unsure   rows   75 %", False),
         (
             "Report on the explanations: unsure for a; passes for b. 7 checks pass.\n passes  rows",
             False,
@@ -461,15 +454,7 @@ def test_the_numbers_on_the_page_of_the_method_are_the_codes():
     from lapace.paths.decoder import MIN_PROBABILITY, NOISE, ORIGINAL_BONUS
     from lapace.paths.tracing import SECTIONS
     from lapace.schema.ranks import SPIKE
-    from lapace.training import (
-        DEFAULT,
-        FLOOR,
-        GAUSSIANS,
-        PAPER,
-        PER_GAUSSIAN,
-        SPREAD,
-        steps_for,
-    )
+    from lapace.training import DEFAULT, FLOOR, GAUSSIANS, PAPER, PER_GAUSSIAN, SPREAD, steps_for
 
     assert (MIN_PROBABILITY, ORIGINAL_BONUS, SECTIONS) == (0.1, 1.0, 8)
     assert (SPIKE, FLOOR, RARE, SMOOTHING) == (0.01, 0.5, 0.05, 0.1)

@@ -36,8 +36,7 @@ WORDS = """
 """
 NAMES = frozenset(WORDS.split())
 PROSE = re.compile(
-    r"\b(people|persons?|nobody|somebody|anybody|everybody|told|wishes|stand-ins?)\b",
-    re.IGNORECASE,
+    r"\b(people|persons?|nobody|somebody|anybody|everybody|told|wishes|stand-ins?)\b", re.IGNORECASE
 )
 
 # Phrases that readers had to read twice: they sound translated, or refer to nothing named.

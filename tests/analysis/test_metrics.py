@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -56,18 +57,9 @@ def table(rng: np.random.Generator, rows: int) -> pd.DataFrame:
 
 TRAIN = table(np.random.default_rng(0), 300)
 SCHEMA = Schema.infer(TRAIN, {"size": Feature("size", "ordinal", categories=SIZES)})
-READ = SCHEMA.read(
-    pd.DataFrame(
-        {
-            "age": [18, 44],
-            "savings": [0.5, np.nan],
-            "size": ["tiny", "huge"],
-            "owner": ["no", "yes"],
-            "job": ["pilot", "diver"],
-        }
-    )
-)
-WIDE = READ.schema  # with a size and two jobs unseen in training
+NEW = {"age": [18, 44], "savings": [0.5, np.nan], "size": ["tiny", "huge"],
+       "owner": ["no", "yes"], "job": ["pilot", "diver"]}  # fmt: skip
+WIDE = SCHEMA.read(pd.DataFrame(NEW)).schema  # with a size and two jobs unseen in training
 
 
 def cells_of(seed: int, rows: int) -> np.ndarray:
@@ -264,8 +256,8 @@ def test_mean_and_median_of_the_scores_that_are_known(scores: list[float]) -> No
 # Robustness
 
 
-def by_age(limit: float, below: str = "no", above: str = "yes"):
-    return lambda frame: np.where(frame["age"] >= limit, above, below)
+def by_age(limit: float, below: str = "no"):
+    return lambda frame: np.where(frame["age"] >= limit, "yes", below)
 
 
 def test_votes_compare_labels_not_codes() -> None:
@@ -288,26 +280,16 @@ def test_votes_compare_labels_not_codes() -> None:
 
 
 ALWAYS = {
-    "validity",
-    "valid_counterfactuals",
-    "satisfaction",
-    "feasible_counterfactuals",
-    "distance",
-    "range_distance",
-    "changed",
-    "lof",
-    "lof_median",
-    "density",
-    "density_median",
-    "diversity",
-    "training_distance",
-    "copies",
-}
+    "validity", "valid_counterfactuals", "satisfaction", "feasible_counterfactuals", "distance",
+    "range_distance", "changed", "lof", "lof_median", "density", "density_median", "diversity",
+    "training_distance", "copies",
+}  # fmt: skip
+evaluate = partial(metrics.evaluate, classifier=by_age(40), reference=TRAIN)
 
 
 def test_evaluate_as_the_readme_has_it() -> None:
     counterfactuals = counterfactuals_of(3, 5, 20)
-    found = metrics.evaluate(counterfactuals, classifier=by_age(40), reference=TRAIN)
+    found = evaluate(counterfactuals)
     assert set(found) == ALWAYS
     assert all(isinstance(value, float) for value in found.values())
     ok = counterfactuals.where(counterfactuals.ok)
@@ -326,7 +308,7 @@ def test_plausibility_is_measured_among_rows_of_the_counterfactuals_own_label() 
     counterfactuals = counterfactuals_of(3, 5, 40)
     ok = counterfactuals.where(counterfactuals.ok)
     train = SCHEMA.cells(TRAIN)
-    found = metrics.evaluate(counterfactuals, classifier=by_age(40), reference=TRAIN)
+    found = evaluate(counterfactuals)
     both = [train[train[:, 0] < 40], train[train[:, 0] >= 40]]
     usual_of = [Plausibility(WIDE, rows) for rows in both]
     lof = [usual_of[int(cell[0] >= 40)].lof(cell[None])[0] for cell in ok.cells]
@@ -336,21 +318,19 @@ def test_plausibility_is_measured_among_rows_of_the_counterfactuals_own_label() 
 
 def test_evaluate_everything() -> None:
     counterfactuals = counterfactuals_of(3, 5, 20)
-    known = {"classifier": by_age(40), "reference": TRAIN}
-    found = metrics.evaluate(counterfactuals, **known, retrained=[by_age(45), by_age(35)])
+    found = evaluate(counterfactuals, retrained=[by_age(45), by_age(35)])
     assert set(found) - ALWAYS == {"model_robustness"}
     ages = counterfactuals.cells[counterfactuals.ok, 0]
     still = [(age >= 40) == (age >= limit) for limit in (45, 35) for age in ages]
     assert found["model_robustness"] == pytest.approx(average(still))
-    plain = metrics.evaluate(counterfactuals, **known)
+    plain = evaluate(counterfactuals)
     assert {name: found[name] for name in ALWAYS} == pytest.approx(plain, nan_ok=True)
 
 
 def test_evaluate_nothing_without_a_warning() -> None:
-    known = {"classifier": by_age(40), "reference": TRAIN}
-    found = metrics.evaluate(EMPTY, **known, retrained=[by_age(50)])
+    found = evaluate(EMPTY, retrained=[by_age(50)])
     assert all(math.isnan(value) for value in found.values())
-    assert metrics.evaluate(EMPTY, tried=[0, 1], **known)["validity"] == 0.0
+    assert evaluate(EMPTY, tried=[0, 1])["validity"] == 0.0
 
 
 def test_levels_new_to_counterfactuals_and_to_reference_are_kept_apart() -> None:
@@ -360,17 +340,15 @@ def test_levels_new_to_counterfactuals_and_to_reference_are_kept_apart() -> None
     )
     divers, pilots = (pd.concat([TRAIN, TRAIN.head(1).assign(job=j)]) for j in ("diver", "pilot"))
     for table_, copies in ((divers, 0.0), (pilots, 1.0)):
-        assert metrics.evaluate(one, classifier=by_age(40), reference=table_)["copies"] == copies
+        assert evaluate(one, reference=table_)["copies"] == copies
 
 
 def test_a_wrapped_classifier_is_taken_and_its_count_left_alone() -> None:
     counterfactuals = counterfactuals_of(3, 5, 20)
     classifier = Classifier(by_age(40), SCHEMA)
-    found = metrics.evaluate(
-        counterfactuals, classifier=classifier, reference=TRAIN
-    )  # labels not known
+    found = evaluate(counterfactuals, classifier=classifier)  # labels not known
     classifier.fit_labels(SCHEMA.cells(TRAIN))
-    again = metrics.evaluate(counterfactuals, classifier=classifier, reference=TRAIN)
+    again = evaluate(counterfactuals, classifier=classifier)
     assert classifier.n_queries == len(TRAIN)
     assert again == pytest.approx(found, nan_ok=True)
 
@@ -379,10 +357,9 @@ def test_what_is_wrong_is_said() -> None:
     counterfactuals = counterfactuals_of(3, 5, 20)
     broken = TRAIN.assign(age=np.where(np.arange(300) == 7, np.inf, TRAIN["age"]))
     with pytest.raises(InputError, match="row 7"):
-        metrics.evaluate(counterfactuals, classifier=by_age(40), reference=broken)
-    known = {"classifier": by_age(40), "reference": TRAIN}
+        evaluate(counterfactuals, reference=broken)
     with pytest.raises(ClassifierError, match="predicted for no training row"):
-        metrics.evaluate(counterfactuals, **known, retrained=[by_age(50, below="new")])
+        evaluate(counterfactuals, retrained=[by_age(50, below="new")])
 
 
 def test_smallest_breaks_ties_by_position():

@@ -151,10 +151,7 @@ def test_a_path_without_an_ok_step_says_so(instance):
 
 
 def test_a_whole_explanation_is_not_one_instance(explainer, explanation, instance):
-    draw = {
-        "path": plots.path,
-        "latent_map": lambda one: plots.latent_map(explainer, one),
-    }
+    draw = {"path": plots.path, "latent_map": lambda one: plots.latent_map(explainer, one)}
     for name, function in draw.items():
         with pytest.raises(
             InputError, match=rf"plots\.{name} draws one instance.*explanation\[0\]"

@@ -177,11 +177,11 @@ def test_an_order_is_strict_where_equal_values_would_have_been_seen():
     assert texts(learned_from(table)[1]) == {"start < end"}
 
 
-def ages(above, count=600):
+def ages(above):
     """Ages, and years in a job: the least difference of the two is 18, some are `above` it."""
     rng = np.random.default_rng(1)
-    years = rng.integers(0, 40, count)
-    return pd.DataFrame({"years": years, "age": years + 18 + above(rng, count)})
+    years = rng.integers(0, 40, 600)
+    return pd.DataFrame({"years": years, "age": years + 18 + above(rng, 600)})
 
 
 def test_an_order_has_an_offset_where_the_differences_have_a_sharp_edge():
@@ -306,12 +306,12 @@ def test_the_paper_learns_no_rules():
 HOMES = ("own", "rent", "kin")
 
 
-def households(rows=300):
+def households():
     rng = np.random.default_rng(0)
-    home = rng.integers(0, 3, rows)
+    home = rng.integers(0, 3, 300)
     flags = {f"home_{name}": (home == k).astype(int) for k, name in enumerate(HOMES)}
     return pd.DataFrame(
-        {"income": rng.integers(10, 90, rows), "debt": rng.integers(0, 60, rows), **flags}
+        {"income": rng.integers(10, 90, 300), "debt": rng.integers(0, 60, 300), **flags}
     )
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit, logit
 from sklearn.datasets import make_classification
@@ -25,8 +26,6 @@ from tests import worlds
 
 def table(rows: int, seed: int = 0) -> Any:
     """Three numbers, one of them sometimes missing, and a category; three labels."""
-    import pandas as pd
-
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
@@ -255,8 +254,6 @@ def test_any_other_label_is_judged_by_the_label_reached():
 
 
 def forest(X: Any, y: Any, random_state: int) -> Any:
-    from sklearn.ensemble import RandomForestClassifier
-
     return RandomForestClassifier(10, max_depth=4, random_state=random_state).fit(X, y)
 
 

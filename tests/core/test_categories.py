@@ -262,10 +262,7 @@ def test_small_shapes_work(rows: int, widths: tuple[int, ...]) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    widths=st.lists(st.integers(1, 5), max_size=5).map(tuple),
-)
+@given(seed=st.integers(0, 2**32 - 1), widths=st.lists(st.integers(1, 5), max_size=5).map(tuple))
 def test_arrays_come_back_from_a_file_bit_for_bit(seed: int, widths: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
     tree = random_tree(rng, widths)

@@ -67,14 +67,15 @@ def test_the_public_names_are_exactly_those_listed():
 # Models of any kind
 
 
-def check_against_model(model, labels):
-    classifier = Classifier(model, SCHEMA)
-    codes = classifier.fit_labels(CELLS)
+def check_against_model(model, labels, frame=NUMBERS):
+    schema = Schema.infer(frame)
+    classifier, cells = Classifier(model, schema), schema.cells(frame)
+    codes = classifier.fit_labels(cells)
     assert classifier.labels == labels
     assert {type(label) for label in classifier.labels} == {type(labels[0])}
-    assert [labels[c] for c in codes] == model.predict(NUMBERS).tolist()
-    assert classifier.query(CELLS).probability == pytest.approx(model.predict_proba(NUMBERS))
-    assert (classifier.query(CELLS).codes == codes).all()
+    assert [labels[c] for c in codes] == np.ravel(model.predict(frame)).tolist()
+    assert classifier.query(cells).probability == pytest.approx(model.predict_proba(frame))
+    assert (classifier.query(cells).codes == codes).all()
 
 
 @pytest.mark.parametrize(("negative", "positive"), [("approved", "denied"), (False, True), (-1, 1)])

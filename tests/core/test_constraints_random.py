@@ -319,12 +319,12 @@ def on_lattice(feature, rng):
     return round(feature.lower + feature.resolution * int(rng.integers(steps + 1)), 2)
 
 
-def random_instance(schema, rng, odd=0.06, missing=0.05):
+def random_instance(schema, rng):
     cells = np.array([on_lattice(f, rng) for f in schema.features])
     for i, feature in enumerate(schema.features):
-        if rng.random() < missing:
+        if rng.random() < 0.05:
             cells[i] = np.nan
-        elif rng.random() < odd:
+        elif rng.random() < 0.06:
             if feature.kind == "continuous":
                 off = rng.choice([feature.upper + 3, feature.lower - 2.5, cells[i] + 0.313])
                 cells[i] = round(float(off), 3)
@@ -572,7 +572,7 @@ def test_nothing_leaks(seed):
     assert tally["unsolved"] <= 0.002 * tally["cases"]
 
 
-def tiny_cases(seed, count, most=3000):
+def tiny_cases(seed, count):
     """Small schemas whose rows can all be listed: system, instance, point, feasible rows."""
     rng = np.random.default_rng(seed)
     while count:
@@ -580,7 +580,7 @@ def tiny_cases(seed, count, most=3000):
         system = random_system(schema, rng, 6)
         instance = random_instance(schema, rng)
         rows = every_row(schema, instance)
-        if len(rows) <= most:
+        if len(rows) <= 3000:
             count -= 1
             ok = system.feasible(rows, np.repeat(instance[None], len(rows), axis=0))
             yield system, instance, random_point(schema, instance, rng), rows[ok]

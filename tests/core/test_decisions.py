@@ -8,20 +8,21 @@ import pytest
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier
+from test_classifier import check_against_model
 
 from lapace import ClassifierError, Explainer, InputError, Schema
-from lapace.classifier import Classifier, binned, from_probability, threshold
+from lapace.classifier import binned, from_probability, threshold
 from lapace.survival import Survival
 from tests.worlds import quick
 
 
-def flats(rows=300, seed=0):
-    rng = np.random.default_rng(seed)
+def flats():
+    rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
-            "size": rng.integers(20, 120, rows),
-            "floor": rng.integers(0, 9, rows),
-            "town": pd.Categorical(rng.choice(["Bonn", "Ulm", "Jena"], rows)),
+            "size": rng.integers(20, 120, 300),
+            "floor": rng.integers(0, 9, 300),
+            "town": pd.Categorical(rng.choice(["Bonn", "Ulm", "Jena"], 300)),
         }
     )
     rent = 8.0 * frame["size"] + 20 * frame["floor"] + 150 * (frame["town"] == "Bonn")
@@ -162,15 +163,6 @@ def test_a_probability_makes_a_classifier():
 # --- other libraries -------------------------------------------------------------------------
 
 
-def check(model, frame):
-    """The model gets frames it understands, and its labels are read."""
-    schema = Schema.infer(frame)
-    classifier = Classifier(model, schema)
-    codes = classifier.fit_labels(schema.cells(frame))
-    assert [classifier.labels[c] for c in codes] == np.ravel(model.predict(frame)).tolist()
-    assert (classifier.query(schema.cells(frame)).codes == codes).all()
-
-
 def test_libraries_with_categories_of_their_own():
     import catboost
     import lightgbm
@@ -178,8 +170,8 @@ def test_libraries_with_categories_of_their_own():
     frame, rent = flats()
     labels = np.where(rent > 600, "dear", "cheap")
     model = lightgbm.LGBMClassifier(n_estimators=15, n_jobs=1, verbose=-1)
-    check(model.fit(frame, labels), frame)
+    check_against_model(model.fit(frame, labels), ("cheap", "dear"), frame)
     frame = frame.astype({"town": str})
     settings = {"verbose": False, "thread_count": 1, "allow_writing_files": False}
     model = catboost.CatBoostClassifier(iterations=20, cat_features=["town"], **settings)
-    check(model.fit(frame, labels), frame)
+    check_against_model(model.fit(frame, labels), ("cheap", "dear"), frame)

@@ -29,18 +29,6 @@ def test_paths_of_images_are_dense_and_keep_their_ends():
     assert (straight.cells[:, 1:8] != found.cells[:, 1:8]).any()
 
 
-def test_every_pick_from_a_dense_path_is_what_it_says():
-    world = worlds.digits()
-    found = worlds.explained(world, 7, steps=8, picks=PICKS)
-    classifier = world.explainer.classifier_
-    for pick in PICKS:
-        rows = getattr(found, pick)()
-        assert len(rows)
-        codes = classifier.predict(rows.cells, found.schema)
-        wanted = worlds.codes(found, found.target)[rows.instance]
-        np.testing.assert_array_equal(rows.valid, codes == wanted)
-
-
 def test_the_latent_map_has_the_curves_of_images_alone():
     table, images = worlds.signs(), worlds.digits()
     straight = worlds.explained(table, steps=4, picks=PICKS)

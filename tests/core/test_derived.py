@@ -129,8 +129,7 @@ def follows(cells):
     """Whether every derived cell is what the table's generator would write."""
     frame = schema().frame(cells, loans(5).pipe(lambda t: schema().read(t).template))
     again = frame.assign(
-        instalment=np.ceil(frame.amount / frame.months - 1e-9),
-        fee=frame.amount / 100,
+        instalment=np.ceil(frame.amount / frame.months - 1e-9), fee=frame.amount / 100
     )
     again["total"] = again.instalment + again.fee
     names = ["instalment", "fee", "total"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_constraints_random import random_texts, violated
 
-from lapace import Explanation, InputError
+from lapace import Explanation
 from lapace.constraints import System
 from lapace.explainer import correction
 from lapace.explainer.correction import LatentCorrection
@@ -88,30 +88,24 @@ def test_exact_never_corrects_and_latent_never_projects(monkeypatch):
     assert check_feasible(latent) > 0
 
 
-@pytest.mark.parametrize("enforce", ["exakt", None, 3])
-def test_an_unknown_enforce_is_refused(enforce):
-    with pytest.raises(InputError, match="it is 'exact' or 'latent'"):
-        worlds.explain(worlds.post(), enforce=enforce)
-
-
 # --- latent corrections -----------------------------------------------------------------------
 
 
 class Scene:
     """The bank's instances, each on a line to one prototype, and some constraints."""
 
-    def __init__(self, constraints: list[Any], instances: int = 30) -> None:
+    def __init__(self, constraints: list[Any]) -> None:
         world = worlds.bank()
-        fitted, rows = world.explainer.fitted_, world.instances.head(instances)
+        fitted, rows = world.explainer.fitted_, world.instances.head(30)
         classifier = world.explainer.classifier_.with_fresh_count()
         self.problem = make_problem(fitted, classifier, rows, constraints=constraints)
         reading, self.system = self.problem.instances.reading, self.problem.system
         self.decoder = fitted.decoder
-        self.label = np.ones(instances, dtype=np.int64)
+        self.label = np.ones(30, dtype=np.int64)
         self.start: EncodedInstances = self.decoder.encode_instances(
             reading.schema, reading.cells, 1 - self.label
         )
-        self.instance = np.arange(instances)
+        self.instance = np.arange(30)
         end = next(p for p in fitted.prototypes if p.code == 1)
         self.end = torch.as_tensor(end.z)[None]
         self.lines = Lines(

@@ -47,13 +47,7 @@ class Eye:
 
     classes_ = NAMES
 
-    def __init__(self, flat: bool = False) -> None:
-        self.flat = flat
-
     def predict_proba(self, rows: np.ndarray) -> np.ndarray:
-        if self.flat:
-            assert rows.ndim == 2
-            rows = rows.reshape(-1, SIDE, SIDE)
         assert rows.shape[1:] == (SIDE, SIDE)
         images = rows.astype(np.float64)
         step = np.arange(SIDE)
@@ -61,11 +55,7 @@ class Eye:
             [images[:, step, (step + k) % SIDE].mean(axis=1) for k in range(SIDE)], axis=1
         )
         scores = np.stack(
-            [
-                images.mean(axis=2).max(axis=1),
-                slants.max(axis=1),
-                images.mean(axis=1).max(axis=1),
-            ],
+            [images.mean(axis=2).max(axis=1), slants.max(axis=1), images.mean(axis=1).max(axis=1)],
             axis=1,
         )
         odds = np.exp(12 * (scores - scores.max(axis=1, keepdims=True)))

@@ -29,10 +29,10 @@ Row = dict[str, Any]
 # A table with every kind of column
 
 
-def training_rows(count: int = 120) -> list[Row]:
+def training_rows() -> list[Row]:
     rng = np.random.default_rng(0)
     instances: list[Row] = []
-    for i in range(count):
+    for i in range(120):
         older = rng.random()
         instances.append(
             {
@@ -118,10 +118,7 @@ UNUSUAL: dict[str, Row] = {
 
 
 def encode(
-    decoder: Decoder,
-    instances: Sequence[Row],
-    fixed: Ints | None = None,
-    excluded: Any = None,
+    decoder: Decoder, instances: Sequence[Row], fixed: Ints | None = None, excluded: Any = None
 ) -> EncodedInstances:
     reading = decoder.schema.read(list(instances))
     assert not reading.problems

@@ -26,12 +26,12 @@ ROWS = 400
 EDUCATION = ["none", "school", "bachelor", "master"]
 
 
-def make_table(rows=ROWS, seed=0):
+def make_table(rows):
     """A table such as a bank's: long tails, spikes at zero, cents, missing values, every kind."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
-    def gappy(values, share=0.1):
-        return [None if gone else v for v, gone in zip(values, rng.random(rows) < share)]  # noqa: B905
+    def gappy(values):
+        return [None if gone else v for v, gone in zip(values, rng.random(rows) < 0.1)]  # noqa: B905
 
     income = np.round(np.exp(rng.normal(8, 1.0, rows)), 2)
     savings = np.where(rng.random(rows) < 0.6, 0.0, np.round(rng.exponential(9e3, rows), -2))
@@ -55,7 +55,7 @@ def make_table(rows=ROWS, seed=0):
     )
 
 
-TABLE = make_table()
+TABLE = make_table(ROWS)
 SCHEMA = Schema.infer(TABLE)
 CELLS = SCHEMA.cells(TABLE)
 

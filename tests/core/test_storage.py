@@ -41,6 +41,11 @@ def load(path: Path, world: World) -> Explainer:
     return Explainer.load(path, world.classifier, device="cpu")
 
 
+def check_refused(path: Path, sentence: str = "is not a saved explainer") -> None:
+    with pytest.raises(InputError, match=sentence):
+        load(path, worlds.post())
+
+
 @pytest.fixture
 def saved(tmp_path) -> Path:
     """The explainer of `worlds.post`, in a file."""
@@ -251,27 +256,23 @@ def test_a_truncated_file_is_refused_at_any_length(saved):
     assert len(lengths) > 25
     for length in sorted(lengths):
         saved.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"post\.lapace' is not a saved explainer"):
-            load(saved, worlds.post())
+        check_refused(saved, r"post\.lapace' is not a saved explainer")
 
 
 def test_a_foreign_zip_is_refused(saved, tmp_path):
     contents = members(saved)
     one_less = {k: v for k, v in contents.items() if k != "schema.json"}
     for other in ({}, {"a.txt": b"hello"}, one_less, {**contents, "extra.py": b"print(1)"}):
-        with pytest.raises(InputError, match="is not a saved explainer"):
-            load(pack(tmp_path / "other.lapace", other), worlds.post())
+        check_refused(pack(tmp_path / "other.lapace", other))
 
 
 @pytest.mark.parametrize("name", ["../config.json", "/etc/config.json", "a/../config.json", "C:x"])
 def test_a_member_name_outside_the_archive_is_refused(saved, name):
     contents = members(saved)
     pack(saved, {**contents, name: contents["config.json"]})
-    with pytest.raises(InputError, match="is not a saved explainer"):
-        load(saved, worlds.post())
+    check_refused(saved)
     moved = {name if k == "config.json" else k: v for k, v in contents.items()}
-    with pytest.raises(InputError, match="is not a saved explainer"):
-        load(pack(saved, moved), worlds.post())
+    check_refused(pack(saved, moved))
     assert [p.name for p in saved.parent.iterdir()] == ["post.lapace"]
 
 
@@ -279,8 +280,7 @@ def test_a_member_name_outside_the_archive_is_refused(saved, name):
 def test_a_duplicate_member_is_refused(saved):
     with zipfile.ZipFile(saved, "a") as archive:
         archive.writestr("config.json", b"{}")
-    with pytest.raises(InputError, match="is not a saved explainer"):
-        load(saved, worlds.post())
+    check_refused(saved)
 
 
 @pytest.mark.parametrize("member", ["format.json", "schema.json", "config.json", "report.json"])
@@ -289,15 +289,13 @@ def test_a_name_that_is_twice_in_one_object_is_refused(saved, member):
     name = next(iter(json.loads(contents[member])))
     twice = contents[member].decode().rstrip().removesuffix("}") + f', "{name}": 1}}'
     pack(saved, {**contents, member: twice.encode()})
-    with pytest.raises(InputError, match=rf"in {member}, '{name}' is twice in one object"):
-        load(saved, worlds.post())
+    check_refused(saved, rf"in {member}, '{name}' is twice in one object")
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 6])
 def test_a_file_of_another_version_is_refused(saved, version):
     altered(saved, "format.json", lambda d: {**d, "version": version})
-    with pytest.raises(InputError, match=rf"of version {version} and this lapace reads version 5"):
-        load(saved, worlds.post())
+    check_refused(saved, rf"of version {version} and this lapace reads version 5")
 
 
 def test_a_too_large_member_is_refused_before_it_is_unpacked(saved, monkeypatch):
@@ -311,13 +309,11 @@ def test_a_too_large_member_is_refused_before_it_is_unpacked(saved, monkeypatch)
         "open",
         lambda self, *a, **k: read_parts.append(a) or original(self, *a, **k),
     )
-    with pytest.raises(InputError, match="far too large"):
-        load(saved, worlds.post())
+    check_refused(saved, "far too large")
     assert read_parts == []
     monkeypatch.setattr(files, "LARGEST", 10_000)
     worlds.post().explainer.save(saved)
-    with pytest.raises(InputError, match="far too large"):
-        load(saved, worlds.post())
+    check_refused(saved, "far too large")
 
 
 def test_a_member_of_a_false_size_is_refused(saved):
@@ -330,8 +326,7 @@ def test_a_member_of_a_false_size_is_refused(saved):
     place = raw.rfind(size)
     raw[place : place + 4] = (100).to_bytes(4, "little")
     saved.write_bytes(raw)
-    with pytest.raises(InputError, match="is not a saved explainer"):
-        load(saved, worlds.post())
+    check_refused(saved)
 
 
 # --- damage ----------------------------------------------------------------------------------
@@ -396,14 +391,12 @@ def test_tensors_of_other_shapes_are_refused(saved):
         short = {**tensors, name: tensors[name].reshape(-1)[:-1].clone()}
         for wrong in (less, short):
             pack(saved, {**contents, "weights.safetensors": save_tensors(wrong)})
-            with pytest.raises(InputError, match="damaged"):
-                load(saved, worlds.post())
+            check_refused(saved, "damaged")
 
 
 def test_a_shape_the_weights_do_not_have_is_refused_before_allocation(saved):
     altered(saved, "config.json", lambda c: c["shape"].update(hidden=10**6))
-    with pytest.raises(InputError, match="is not a saved explainer"):
-        load(saved, worlds.post())
+    check_refused(saved)
 
 
 def test_a_pickle_in_a_file_is_not_run(saved, monkeypatch):
@@ -415,8 +408,7 @@ def test_a_pickle_in_a_file_is_not_run(saved, monkeypatch):
             return exec, ("raise SystemExit('it ran')",)
 
     pack(saved, {**contents, "weights.safetensors": pickle.dumps(Bomb())})
-    with pytest.raises(InputError, match="is not a saved explainer"):
-        load(saved, worlds.post())
+    check_refused(saved)
 
 
 # --- another classifier ----------------------------------------------------------------------

@@ -20,27 +20,20 @@ from lapace import training
 from lapace.arrays import Floats, Ints
 from lapace.errors import InputError
 from lapace.model import LGMVAE, Shape
-from lapace.training import (
-    DEFAULT,
-    PAPER,
-    Recipe,
-    cluster_counts,
-    densities,
-    fit,
-    partition,
-)
+from lapace.training import DEFAULT, PAPER, Recipe, cluster_counts, densities, fit, partition
 
 SHAPE = Shape(3, (3, 1), (2, 3, 1), latent=3, hidden=16)
 SIZES = (60, 70, 30)
+SMALL = replace(DEFAULT, hidden=16)
 SMALL_PAPER = replace(PAPER, hidden=16, batch=32, rate=5e-3, steps=60, epochs=0, patience=0.25)
 PAPER_SHAPE = replace(SHAPE, heads="sigmoid")
 
 Rows = tuple[Tensor, Tensor, Tensor]
 
 
-def instances(seed: int = 0) -> tuple[Floats, Ints]:
+def instances() -> tuple[Floats, Ints]:
     """Rows of three labels that lie apart, with one category per block."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), SIZES)
     numbers = rng.normal(size=(len(labels), 3)) * 0.5 + labels[:, None]
     first = np.eye(3)[(labels + (rng.random(len(labels)) < 0.2)) % 3]
@@ -123,7 +116,7 @@ def test_clusters_belong_to_one_label_and_are_numbered_consecutively() -> None:
 # -- the loops -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", [replace(DEFAULT, hidden=16), SMALL_PAPER], ids=lambda r: r.name)
+@pytest.mark.parametrize("recipe", [SMALL, SMALL_PAPER], ids=lambda r: r.name)
 def test_a_fit_repeats_bit_for_bit_and_restores_the_generator(rows: Rows, recipe: Recipe) -> None:
     shape = replace(SHAPE, heads=recipe.heads)
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
@@ -143,13 +136,10 @@ def test_a_fit_repeats_bit_for_bit_and_restores_the_generator(rows: Rows, recipe
 def test_the_fixed_loop_records_means_of_a_few_steps_and_the_last(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = replace(DEFAULT, hidden=16)
-    _, every = fit(SHAPE, recipe, *rows, random_state=0)
+    _, every = fit(SHAPE, SMALL, *rows, random_state=0)
     monkeypatch.setattr(training, "CHECKS", 4)
     calls: list[tuple[str, int, int]] = []
-    _, history = fit(
-        SHAPE, recipe, *rows, random_state=0, progress=lambda *call: calls.append(call)
-    )
+    _, history = fit(SHAPE, SMALL, *rows, random_state=0, progress=lambda *call: calls.append(call))
     assert calls == [("training", n, 60) for n in (15, 30, 45, 60)]
     assert history.array[:, 0].tolist() == [15, 30, 45, 60]
     means = every.array[:, 1:].reshape(4, 15, 4).mean(axis=1)
@@ -158,7 +148,7 @@ def test_the_fixed_loop_records_means_of_a_few_steps_and_the_last(
 
 def test_training_is_the_plain_loop(rows: Rows) -> None:
     """The default recipe written out, with plain Adam instead of the fused one."""
-    recipe = replace(DEFAULT, hidden=16, batch=64)
+    recipe = replace(SMALL, batch=64)
     _, history = fit(SHAPE, recipe, *rows, random_state=3)
     torch.manual_seed(3)
     model, generator = LGMVAE(SHAPE), torch.Generator().manual_seed(3)
@@ -197,7 +187,7 @@ def test_every_pass_is_a_new_permutation_of_the_rows() -> None:
 def test_tables_of_one_kind_of_column_can_be_learned(rows: Rows, shape: Shape) -> None:
     x, y, c = rows
     part = x[:, :3] if shape.continuous else x[:, 3:]
-    for recipe in (replace(DEFAULT, hidden=16), SMALL_PAPER):
+    for recipe in (SMALL, SMALL_PAPER):
         _, history = fit(shape, recipe, part, y, c, random_state=0)
         assert history.array[-2:, 1].mean() < history.array[:2, 1].mean()
 
@@ -224,7 +214,7 @@ def test_small_layers_train_on_one_thread_and_other_threads_keep_theirs(
 
     try:
         with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
-            fit(SHAPE, replace(DEFAULT, hidden=16), *rows, random_state=0, progress=watch)
+            fit(SHAPE, SMALL, *rows, random_state=0, progress=watch)
         assert set(seen) == {1}
         assert set(beside) == {3}
         assert torch.get_num_threads() == 3
@@ -259,11 +249,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict[
     ],
 )
 def test_early_stopping_keeps_the_best_weights(
-    rows: Rows,
-    monkeypatch: pytest.MonkeyPatch,
-    losses: list[float],
-    best: int,
-    passes: int,
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, losses: list[float], best: int, passes: int
 ) -> None:
     snapshots = scripted(monkeypatch, losses)
     monkeypatch.setattr(training, "CHECKS", 12)  # every five steps
@@ -309,9 +295,8 @@ def test_the_validation_rows_are_a_tenth_and_never_trained_on(
 
 def test_densities_are_mixtures_around_each_labels_rows(rows: Rows) -> None:
     x, y, c = rows
-    recipe = replace(DEFAULT, hidden=16)
-    model, _ = fit(SHAPE, recipe, x, y, c, random_state=0)
-    found, _ = densities(model, recipe, x, y, c, random_state=0)
+    model, _ = fit(SHAPE, SMALL, x, y, c, random_state=0)
+    found, _ = densities(model, SMALL, x, y, c, random_state=0)
     assert len(found) == 3
     for label, mixture in enumerate(found):
         latent = model.encode(x[y == label], y[y == label])
@@ -329,10 +314,9 @@ def test_a_single_gaussian_has_the_mean_and_covariance_of_one_draw_per_row(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y, c = rows
-    recipe = replace(DEFAULT, hidden=16)
-    model, _ = fit(SHAPE, recipe, x, y, c, random_state=0)
+    model, _ = fit(SHAPE, SMALL, x, y, c, random_state=0)
     monkeypatch.setattr(training, "GAUSSIANS", 1)
-    found = densities(model, recipe, x, y, c, random_state=4)[0][2]
+    found = densities(model, SMALL, x, y, c, random_state=4)[0][2]
     rows_of_label = y == 2
     one_hot = torch.eye(6)[c[rows_of_label]]
     q = model.q_z(x[rows_of_label], one_hot, y[rows_of_label])
@@ -346,14 +330,13 @@ def test_a_handful_of_rows_still_has_a_density() -> None:
     shape = Shape(3, (3, 1), (1, 1), latent=8, hidden=16)
     x, y = instances()
     few = np.r_[:6, 60:100]
-    recipe = replace(DEFAULT, hidden=16)
     parts = (
         torch.tensor(x[few], dtype=torch.float32),
         torch.tensor(y[few]),
         torch.tensor(partition(x[few], y[few], (1, 1), 0)),
     )
-    model, _ = fit(shape, recipe, *parts, random_state=0)
-    small = densities(model, recipe, *parts, random_state=0)[0][0]
+    model, _ = fit(shape, SMALL, *parts, random_state=0)
+    small = densities(model, SMALL, *parts, random_state=0)[0][0]
     z = small.sample(2000, torch.Generator().manual_seed(0))
     latent = model.encode(parts[0][:6], parts[1][:6])
     assert small.log_density(latent).isfinite().all()
@@ -364,11 +347,10 @@ def test_a_handful_of_rows_still_has_a_density() -> None:
 def test_the_density_of_a_label_without_clusters_is_zero(rows: Rows) -> None:
     x, y, _ = rows
     shape = replace(SHAPE, clusters=(2, 0, 1))
-    recipe = replace(DEFAULT, hidden=16)
     kept = y != 1
     c = torch.tensor(partition(x.double().numpy(), y.numpy(), shape.clusters, 0))
-    model, _ = fit(shape, recipe, x[kept], y[kept], c[kept], random_state=0)
-    found, _ = densities(model, recipe, x[kept], y[kept], c[kept], random_state=0)
+    model, _ = fit(shape, SMALL, x[kept], y[kept], c[kept], random_state=0)
+    found, _ = densities(model, SMALL, x[kept], y[kept], c[kept], random_state=0)
     assert [len(mixture.means) > 0 for mixture in found] == [True, False, True]
     assert found[1].share_below(torch.zeros(2, 3)).tolist() == [0.0, 0.0]
 

@@ -1044,6 +1044,23 @@ def test_a_row_the_classifier_raises_on_costs_no_other_rows(tmp_path):
     assert not ((ok_rows.cells[:, 1] > least) & (ok_rows.cells[:, 1] < most)).any()
 
 
+@worlds.each((worlds.bank, None), (worlds.seasons, 2), (worlds.digits, 7))
+def test_a_pick_has_the_same_figures_among_all_steps(world, target):
+    """Also where the refined first, or the midpoint, has the tau of a step of the grid."""
+    explanation = worlds.explain(world(), target, steps=4)
+    steps, compared = explanation.all_steps(), 0
+    for name in ("first", "middle", "last"):
+        pick = getattr(explanation, name)()
+        for k in range(len(pick)):
+            same = (steps.instance == pick.instance[k]) & (steps.prototype == pick.prototype[k])
+            same &= steps.tau == pick.tau[k]
+            assert same.sum() == 1
+            for figure in ("density", "survival", "survival_low", "survival_high"):
+                assert getattr(steps, figure)[same] == getattr(pick, figure)[k]
+            compared += 1
+    assert compared > 20
+
+
 def test_density_is_that_of_the_returned_row():
     world = worlds.bank()
     explanation = worlds.explained(world, "approved", constraints=["changes <= 2"])

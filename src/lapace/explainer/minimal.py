@@ -82,7 +82,7 @@ def find_minimal(
         starts: Ok rows to start from.
         paths: The paths of the instances.
         free: Rows found without the query's constraints, by pick. Where all rows of an instance
-            satisfy them, they are its rows.
+            satisfy them, it is not searched for again.
         oracle: Evaluates rows.
 
     Returns:
@@ -106,7 +106,8 @@ def find_minimal(
         more = join_rows([extended, _with_one_fixed(problem, oracle, starts, rows)])
         rows = join_rows([rows, _made(problem, oracle, more, undo)])
     rows = _made(problem, oracle, rows, pull)
-    chosen = join_rows([_closest(problem, rows), _different(problem, rows)])
+    spare = 2 * problem.search.n_best  # what is made smaller may be alike then
+    chosen = join_rows([_closest(problem, rows), _different(problem, rows, spare)])
     chosen = _made(problem, oracle, chosen, settle)
     # Nothing that is known to be ok is closer than `nearest`: no row of `best`, and no start.
     ok_rows = [InstanceRows.of(chosen.cells, chosen.instance, OK), starts.closest(OK, 1)]
@@ -115,7 +116,7 @@ def find_minimal(
     nearest = _with_best_step(problem, instance, nearest, paths)
     results = {"nearest": _evaluated(problem, nearest, paths, oracle)}
     if "best" in problem.search.picks:
-        best = _different(problem, chosen)  # what was made smaller may be alike now
+        best = _different(problem, chosen)
         lacking = np.setdiff1d(todo_best, best.instance)  # where no row has a margin
         best = join_rows([best, take_rows(nearest, np.isin(nearest.instance, lacking))])
         best_rows = [_evaluated(problem, best, paths, oracle)]

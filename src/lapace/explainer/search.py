@@ -124,8 +124,8 @@ def _chunks(problem: Problem) -> Iterator[Ints]:
 def search(problem: Problem, instance: Ints, free: SearchResult | None = None) -> SearchResult:
     """Searches for counterfactuals of some instances.
 
-    An answer without the query's constraints that satisfies them is the answer with them. So the
-    search without those constraints comes first.
+    The search without the query's constraints comes first: an answer that satisfies them is an
+    answer with them, and no other is taken unless it is closer.
 
     Args:
         problem: The problem.

@@ -243,8 +243,11 @@ class Results:
         old = ~self.table["settings"].isin(keys) | (self.table["code"] != sides.map(codes))
         if not old.any():
             return ""
-        some = "" if old.all() else " some of"
-        return f"{OUTDATED}: code or settings have changed since{some} these figures were measured."
+        which = "these figures"
+        if not old.all():
+            some = [words for side, words in SIDES.items() if (old & (sides == side)).any()]
+            which = f"the figures {' and '.join(some)}"
+        return f"{OUTDATED}: code or settings have changed since {which} were measured."
 
 
 def commits(table: pd.DataFrame) -> str:

@@ -71,11 +71,17 @@ def findings(e: Evidence, *, brief: bool = False) -> str:
 def findings_page(e: Evidence) -> list[str]:
     """Returns the page: a verdict per finding."""
     about = ABOUT + (ABOUT_QUICK if e.plan.is_quick else "")
+    return ["# The paper's findings", about, *outdated(e), findings(e)]
+
+
+def outdated(e: Evidence) -> list[str]:
+    """Returns a line that names the experiments whose code has changed since; none if none has."""
     kinds = (e.results(name) for name in ("e1", "e2", "e3", "e4", "privacy"))
     old = [own.experiment for own in kinds if len(own.table) and own.outdated]
     old += ["e5"] if len(e.digits) and digits_page.outdated(e.digits) else []
-    text = f"{OUTDATED}: code has changed since figures of {', '.join(old)} were measured."
-    return ["# The paper's findings", about, *([text] if old else []), findings(e)]
+    named = " and ".join(name.upper() if name[1:].isdecimal() else name for name in old)
+    text = f"{OUTDATED}: code has changed since some figures of {named} were measured."
+    return [text] if old else []
 
 
 # ------------------------------------------------------------------------------------------------
@@ -109,7 +115,8 @@ def blocks(e: Evidence) -> dict[str, str]:
         for name, make in BLOCKS.items()
         if len((own := e.results(name.partition("-")[0])).table)
     }
-    return {**found, "findings": f"{findings(e, brief=True)}\n\n{ABOUT_BRIEF}"}
+    brief = [findings(e, brief=True), ABOUT_BRIEF, *outdated(e)]
+    return {**found, "findings": "\n\n".join(brief)}
 
 
 def read_evidence(plan: Plan, folder: Path) -> Evidence:

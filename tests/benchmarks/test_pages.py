@@ -263,7 +263,7 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, block
 
 
 def test_findings_are_brief_on_the_page_and_whole_in_the_results(blocks):
-    brief, about = blocks["findings"].split("\n\n")
+    brief, about, *_ = blocks["findings"].split("\n\n")
     assert "`benchmarks/results/findings.md`" in about
     whole = (RESULTS / "findings.md").read_text(encoding="utf-8").rpartition("\n\n")[2]
     rows = zip(brief.splitlines()[2:], whole.splitlines()[2:], strict=True)

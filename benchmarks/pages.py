@@ -264,7 +264,7 @@ def readings(results: Results) -> list[str]:
     plan, pairs, figures = results.plan, results.pairs, results.figures
     names, depths = list(combinations(plan.readings)), plan.readings.depths
     _, depth = next(iter(_scores(results)), ("", depths[0]))
-    parts = ["# Readings of the paper", results.made, ABOUT_READINGS, readings_brief(results)]
+    parts = ["# Readings of the paper", results.made, ABOUT_READINGS, readings_table(results)]
     lines = [
         (n, *(f"{figures.get(p, 'paper', f'gap@{depth}', label=n):±.1p}" for p in pairs))
         for n in names
@@ -284,11 +284,21 @@ def readings(results: Results) -> list[str]:
     return [*parts, "## Classifiers and real rows", grid(head, shown)]
 
 
+NEAREST = 3  # readings that the page shows
+
+
 def _depth(depth: int) -> str:
     return f"depth {depth}" if depth else "full depth"
 
 
 def readings_brief(results: Results) -> str:
+    """The verdict, and the readings that come nearest to the paper."""
+    count = len(list(combinations(results.plan.readings)))
+    text = f"The nearest of {count} readings; `benchmarks/results/grid.md` has all."
+    return f"{readings_table(results, NEAREST)}\n\n{text}"
+
+
+def readings_table(results: Results, most: int | None = None) -> str:
     """The verdict, and a line per reading: its error by depth, and what its clusters do."""
     figures, pairs, scores = results.figures, results.pairs, _scores(results)
     depths, lines = results.plan.readings.depths, []
@@ -299,15 +309,18 @@ def readings_brief(results: Results) -> str:
         within, within_sum = (max(score[k] for score in found) for k in (1, 2))
         clusters = [figures.line(pair, "paper", label=name) for pair in pairs]
         hits, count = (sum(getattr(c["centroids"], f) for c in clusters) for f in ("hits", "count"))
-        lines.append((
+        line = (
             name, *(f"{score.error:.1f}" for score in found),
             f"{within} ({within_sum}) of {len(pairs)}", f"{hits:.0f} of {count}",
             f"{mean(c['least_used'].mean for c in clusters):.2f}",
             f"{mean(c['spread'].mean for c in clusters):.2f}",
-        ))  # fmt: skip
+        )  # fmt: skip
+        lines.append((min(score.error for score in found), line))
+    if most is not None:
+        lines = sorted(lines)[:most]
     head = ("reading", *(f"error, {_depth(d)}" for d in depths), "within", "centroids valid",
             "least used", "prototypes apart")  # fmt: skip
-    return f"{_verdict(scores, figures, pairs)}\n\n{grid(head, lines)}"
+    return f"{_verdict(scores, figures, pairs)}\n\n{grid(head, [line for _, line in lines])}"
 
 
 # ------------------------------------------------------------------------------------------------

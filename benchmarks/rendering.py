@@ -79,7 +79,7 @@ def outdated(e: Evidence) -> list[str]:
     kinds = (e.results(name) for name in ("e1", "e2", "e3", "e4", "privacy"))
     old = [own.experiment for own in kinds if len(own.table) and own.outdated]
     old += ["e5"] if len(e.digits) and digits_page.outdated(e.digits) else []
-    named = " and ".join(name.upper() if name[1:].isdecimal() else name for name in old)
+    named = ", ".join(name.upper() if name[1:].isdecimal() else f"*{name}*" for name in old)
     text = f"{OUTDATED}: code has changed since some figures of {named} were measured."
     return [text] if old else []
 

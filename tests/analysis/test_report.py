@@ -546,7 +546,7 @@ def test_a_good_fit_passes_because_of_what_comes_back(good):
     assert [x.label for x in report.explained] == ["no", "yes"]
     assert sum(x.tried for x in report.explained) == 30
     assert sum(report.n_queries.values()) == sum(queried)
-    assert report.n_queries["report"] < 9000
+    assert report.n_queries["report"] < 10_000  # about 320 for each of the 30 instances
 
 
 def test_labels_in_random_order_are_not_recognised(monkeypatch):

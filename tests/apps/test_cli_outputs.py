@@ -15,12 +15,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
 from lapace import Explainer
 from lapace.apps.cli.commands import app
 from lapace.apps.cli.fitting import save_pair
+from lapace.apps.cli.rendering import why_not_parts
 from lapace.apps.loaders import save_classifier
 from tests import worlds
 from tests.processes import environment, python
@@ -133,6 +135,7 @@ import os, signal
 from pathlib import Path
 from lapace import Explainer
 from lapace.apps.cli.fitting import save_pair
+from lapace.apps.cli.rendering import why_not_parts
 
 explainer = Explainer.load("m.lapace")
 Explainer.save = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
@@ -293,3 +296,18 @@ def test_fit_draws_a_sample(here):
     found = run(f"{line} --sample 120")
     assert found.exit_code == 0, found.stderr
     assert Explainer.load("s.lapace").report_.rows == 120
+
+
+def test_a_counterfactual_that_only_why_not_finds_is_printed():
+    explanation = worlds.explained(worlds.bank(), "approved")
+    before = ["none_found" if i % 2 else s for i, s in enumerate(explanation.status)]
+    console = Console(file=StringIO(), width=100)
+    for part in why_not_parts(explanation, before):
+        console.print(part)
+    printed = console.file.getvalue()
+    late = [one for one in explanation if one.status == "answered" and one.position % 2]
+    assert late
+    assert printed.count("the longer search found a counterfactual") == len(late)
+    for one in late:
+        assert f"Instance {one.name}: {one.label} → approved  answered" in printed
+    assert why_not_parts(explanation, explanation.status)[0].plain.startswith("Every instance has")

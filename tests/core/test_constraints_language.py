@@ -294,7 +294,6 @@ def test_values_are_read_in_the_notation_of_their_column():
         '`Sale price` <= "£900,000"': 900_000,
         "`Sale price` <= £0.9m": None,
         "`Sale price` in {£900,000, £9,000}": 900_000,
-        "sold >= 01/02/2024": 19754,
         "sold >= 2024-02-01": None,
         "rate <= 15%": 15,
         "income <= 1,200": 1200,
@@ -315,3 +314,21 @@ def test_values_are_read_in_the_notation_of_their_column():
         bound, same = System.of([text, plain], schema).bound
         assert repr(bound.formula) == repr(same.formula)
     assert parse("income in {1,700, 300}").values == (1, 700, 300)
+
+
+def test_dates_are_compared_with_dates_alone():
+    """A bare number or a fraction of them is no date: such a limit would hold for every row."""
+    dates = [f"{i % 28 + 1:02}/{i % 12 + 1:02}/2024" for i in range(1, 101)]
+    schema = Schema.infer([{"sold": text, "made": dates[-k]} for k, text in enumerate(dates)])
+    cells = schema.cells([{"sold": text, "made": "01/01/2024"} for text in dates])
+    day = [text.split("/")[::-1] for text in dates]
+    for text, holds in {
+        "sold >= 01/02/2024": [d >= ["2024", "02", "01"] for d in day],
+        "sold - made <= 30": [d <= ["2024", "01", "31"] for d in day],
+        "sold <= original + 30": [True for _ in day],
+    }.items():
+        assert System.of([text], schema).holds(cells, cells)[:, 0].tolist() == holds
+    for text in ("12/2024", "12-2024", "1/12/24", "2024", "19754"):
+        for constraint in (f"sold >= {text}", f"{text} <= sold", "sold in {2024}"):
+            with pytest.raises(InputError, match=r"'sold' holds dates. .* like 31/12/2024, or"):
+                System.of([constraint], schema)

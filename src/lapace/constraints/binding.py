@@ -132,6 +132,8 @@ class _Binder:
     # -- comparing two sides ----------------------------------------------------------------------
 
     def pair(self, left: Side, relation: Relation, right: Side) -> Formula:
+        for number, other in ((left, right), (right, left)):
+            self.refuse_number_for_date(number, other)
         left, right = self.unwritten(left, right), self.unwritten(right, left)
         for side, other, op in ((left, right, relation), (right, left, MIRROR[relation])):
             column = self.category_column(side)
@@ -150,6 +152,18 @@ class _Binder:
                 )
         return self.sums(left, relation, right)
 
+    def refuse_number_for_date(self, number: Side, other: Side) -> None:
+        """Refuses a bare number beside a date: 12/2023 is a fraction, not a month."""
+        if isinstance(number, Category) or number.terms or isinstance(other, Category):
+            return
+        dates = [t.feature for t in other.terms if t.feature in self.schema.names]
+        dates = [name for name in dates if self.schema[name].is_date]
+        if dates and sum(t.coefficient for t in other.terms):  # else it is a number of days
+            self.fail(
+                f"'{dates[0]}' holds dates. Compare it with one written like "
+                f"{self.schema[dates[0]].written}, or with 'original'."
+            )
+
     def unwritten(self, side: Side, other: Side) -> Side:
         """Reads a side as a number, where the other is a column of numbers that may write it so."""
         text = side.name if isinstance(side, Category) else side.word
@@ -166,7 +180,7 @@ class _Binder:
             return Linear((), number)
         amount = feature.written or re.search(r"\d", text)  # else it is meant for a category
         if amount and feature.kind == "continuous" and text not in known and side.word is None:
-            like = feature.text(feature.upper)
+            like = feature.written if feature.is_date else feature.text(feature.upper)
             self.fail(f"'{text}' is not written as '{name}' is, like {like}.")
         return side
 

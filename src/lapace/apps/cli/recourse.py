@@ -271,10 +271,10 @@ def why_not(
     from lapace.result import why_not_to_json
 
     output = output.checked([model.path, instances, *query.constraints], ("table", "json"))
-    explainer, explanation, _ = _explain(model, loader, instances, query)
-    explanation = explainer.why_not(explanation, max_queries=max_queries, relax_rules=relax_rules)
+    explainer, before, _ = _explain(model, loader, instances, query)
+    explanation = explainer.why_not(before, max_queries=max_queries, relax_rules=relax_rules)
     output.put(
-        table=lambda: rendering.why_not_parts(explanation),
+        table=lambda: rendering.why_not_parts(explanation, before.status),
         values=lambda: why_not_to_json(explanation),
     )
     if explanation.why_not and explainer.fitted_.rules and not relax_rules:

@@ -66,10 +66,21 @@ def explanation_parts(
         yield Text(f"{mark}: {MARKS[mark]}", "italic")
 
 
-def why_not_parts(explanation: Explanation) -> list[Any]:
-    """Every instance without a counterfactual, and why."""
+def why_not_parts(explanation: Explanation, before: Sequence[str]) -> list[Any]:
+    """Every instance without a counterfactual, and why; and those that have one after all.
+
+    Args:
+        explanation: With its reasons.
+        before: The status of each instance before they were looked for.
+    """
     parts: list[Any] = []
     for instance in explanation:
+        if instance.status == "answered" != before[instance.position]:
+            after_all = "No constraint has to be relaxed: the longer search found a counterfactual."
+            rows = instance.nearest()
+            parts += [heading(instance), Padding(Text(after_all), (0, 0, 0, 2))]
+            parts += [Padding(Text(_about(rows, 0), "italic"), (0, 0, 0, 2))]
+            parts += [Padding(_changes(rows, 0), (0, 0, 1, 4))]
         if instance.why_not is not None or instance.status == "malformed":
             why = instance.reason if instance.why_not is None else instance.why_not.text
             parts += [heading(instance), Padding(Text(why), (0, 0, 1, 2))]

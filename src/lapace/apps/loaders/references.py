@@ -85,7 +85,8 @@ def open_referred(path: Path, reference: Reference | None, trust: Sequence[str] 
     if hashlib.sha256(data).hexdigest() != reference.sha256:
         raise InputError(
             f"The classifier '{name}' has changed since '{path.name}' was saved, and is not "
-            f"opened. Fit again with it. Or, if it is the right one: {pass_it}"
+            "opened. Fit again with it. If it is the right one, pass it: "
+            "Explainer.load(path, classifier), or --classifier."
         )
     model = read_model(data, file.name, trust)
     return model if reference.threshold is None else threshold(model, *reference.threshold)

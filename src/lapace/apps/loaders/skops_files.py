@@ -103,7 +103,8 @@ def read_skops(data: bytes, file: str, trust: Sequence[str] = ()) -> Any:
         raise
     except ImportError as error:
         raise InputError(
-            f"'{file}' needs '{error.name}', which is not installed here. Install it first."
+            f"'{file}' needs '{error.name}', which Python does not find here. Install it, or "
+            "name its folder in PYTHONPATH."
         ) from error
     except Exception as error:  # a damaged file may fail in any of the libraries that read it
         raise InputError(

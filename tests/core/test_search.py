@@ -9,6 +9,10 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from test_minimal import simpler_rows
 
 from lapace import Explainer, InputError, Search, datasets
@@ -166,6 +170,29 @@ def test_no_best_row_is_closer_than_nearest_under_few_changes():
     assert nearest.instance.tolist() == best.instance.tolist()
     assert best.ok.sum() > 50
     assert (nearest.distance <= best.distance + 1e-9)[best.ok].all()
+
+
+@pytest.mark.parametrize("most", [2, 3])
+@pytest.mark.parametrize("labels_alone", [False, True])
+def test_few_changes_are_found_where_ends_of_ranges_suffice(most, labels_alone):
+    """Of a linear model brute force knows who has an answer: the largest gains add up."""
+    rows, sick = load_breast_cancer(return_X_y=True, as_frame=True)
+    rows.columns = [f"c{k}" for k in range(rows.shape[1])]
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.3)).fit(rows[::2], sick[::2])
+    classifier = model.predict if labels_alone else model
+    explainer = worlds.quick(classifier, 3, learn_rules=False).fit(rows[::2])
+    asked = rows[1::2][model.predict(rows[1::2]) == 0].head(40)
+    explanation = explainer.explain(asked, target=1, constraints=[f"changes <= {most}"])
+    ends = rows[::2].min().to_numpy(), rows[::2].max().to_numpy()
+    weights = model[-1].coef_[0] / model[0].scale_
+    gains = np.maximum(*((end - asked.to_numpy()) * weights for end in ends))
+    possible = model.decision_function(asked) + np.sort(gains)[:, -most:].sum(axis=1) > 0
+    answered = np.array(explanation.status, dtype=object) == "answered"
+    assert possible.sum() > 15
+    if labels_alone:  # it cannot know which change helps most
+        assert (answered & possible).sum() > 0.8 * possible.sum()
+    else:
+        assert answered[possible].all()
 
 
 def test_changes_that_cost_nothing_are_found_and_minimal():

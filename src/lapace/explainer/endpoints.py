@@ -19,6 +19,7 @@ from lapace.constraints import ChangeLimit
 from lapace.explainer.oracle import OK, Oracle
 from lapace.explainer.problem import EITHER, InstanceRows, Problem
 from lapace.paths import Steps, join_rows, rows_differ, take_rows
+from lapace.schema import Schema
 from lapace.schema.distance import kneighbors
 
 __all__ = [
@@ -32,9 +33,8 @@ __all__ = [
 
 ASKED = 2  # sampled rows queried for each start that is wanted
 MORE = 2  # times as many under constraints, which move them
-HYBRIDS = 50  # rows tried at a time for each start wanted, where constraints leave an instance none
-ROUNDS = 3  # how often they are
-LEVELS = 20  # categories of a column at most, for each to be tried alone
+ROUNDS = 10  # of growing a row where constraints leave an instance no start
+LEVELS = 20  # categories of a column at most, for each to be tried alone for every instance
 ROWS = 50_000  # rows tried at once
 
 Paths: TypeAlias = dict[str, NDArray[Any]]  # fields of `Steps` and `TracedPaths`, one row a path
@@ -196,9 +196,9 @@ def find_starts(
 ) -> Starts:
     """Collects ok rows to start from: sampled rows, single changes, candidates, steps of paths.
 
-    Where constraints leave an instance none of these, rows are tried that change few columns.
+    Where constraints leave an instance none of these, a row is grown change by change.
     """
-    image = problem.schema.shape is not None
+    schema, image = problem.schema, problem.schema.shape is not None
     # Of images only rows on a path are written well.
     parts = [] if image else [near]
     if not image and not problem.search.frugal:
@@ -213,29 +213,38 @@ def find_starts(
     started = starts.instance[starts.demand <= OK]  # `nearest` is the same without `best`
     missing = np.setdiff1d(instance, [*started, *oracle.infeasible])
     if len(problem.system) and not image:
-        for part in batches(len(missing), ROWS, HYBRIDS * problem.search.n_starts):
-            starts = Starts.join([starts, *_hybrid_starts(problem, missing[part], oracle)])
+        for part in batches(len(missing), ROWS, len(_changes(schema)[0]) * _most_changes(problem)):
+            starts = Starts.join([starts, *_grown_starts(problem, missing[part], oracle)])
     return starts
 
 
-def _single_changes(problem: Problem, instance: Ints, oracle: Oracle) -> list[Starts]:
-    """Tries one change alone: each number at either end of its range, each other category.
+def _changes(schema: Schema, levels: int | None = None) -> tuple[Ints, Floats]:
+    """Lists single changes: each number at either end of its range, each category.
 
     Columns of many categories are left out.
+
+    Returns:
+        The column of each, and its value.
     """
-    schema, changes, parts = problem.schema, [], []
+    changes = []
     for place, feature in enumerate(schema.features):
         bounds = (feature.lower, feature.upper)
         values = bounds if feature.numeric else range(len(feature.categories))
-        if feature.derived is None and len(values) <= LEVELS:
+        if feature.derived is None and (levels is None or len(values) <= levels):
             changes += [(place, value) for value in values]
-    columns, tried_values = np.array(changes, dtype=np.float64).reshape(-1, 2).T
-    for part in batches(len(instance), ROWS, len(changes)):
-        owner = np.repeat(instance[part], len(changes))
+    columns, values_there = np.array(changes, dtype=np.float64).reshape(-1, 2).T
+    return columns.astype(np.int64), values_there
+
+
+def _single_changes(problem: Problem, instance: Ints, oracle: Oracle) -> list[Starts]:
+    """Tries each change alone."""
+    schema, parts = problem.schema, []
+    columns, values = _changes(schema, LEVELS)
+    for part in batches(len(instance), ROWS, len(columns)):
+        owner = np.repeat(instance[part], len(columns))
         original, times = problem.instances.cells[owner], len(instance[part])
         cells = original.copy()
-        each, column = np.arange(len(owner)), np.tile(columns, times).astype(np.int64)
-        cells[each, column] = np.tile(tried_values, times)
+        cells[np.arange(len(owner)), np.tile(columns, times)] = np.tile(values, times)
         cells = schema.derive(cells, original)
         tried = problem.feasible(cells, owner) & rows_differ(cells, original)
         owner, cells = owner[tried], cells[tried]
@@ -262,47 +271,73 @@ def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
     return Starts.of(owner[chosen], ok.take(chosen), distance[chosen])
 
 
-def _hybrid_starts(problem: Problem, instance: Ints, oracle: Oracle) -> list[Starts]:
-    """Tries rows that have a few columns of a sampled row and are the instance's elsewhere.
+def _grown_starts(problem: Problem, instance: Ints, oracle: Oracle) -> list[Starts]:
+    """Grows rows from instances, change by change: each round keeps the likeliest feasible row.
 
-    They satisfy constraints that whole sampled rows do not, limits on changes above all. Where none
-    is ok, the likeliest feasible one is varied: it gives up one of its changes for another.
+    Where a row has as many changes as are allowed, one is given up for each that is tried. A row
+    is grown until one is ok or none is likelier.
     """
-    parts, base = [], problem.instances.cells[instance]
-    for round_ in range(ROUNDS):
-        cells, owners = [base[:0]], [instance[:0]]
-        for i, row in zip(instance.tolist(), base, strict=True):
-            cells.append(_hybrids(problem, i, row, round_))
-            owners.append(np.full(len(cells[-1]), i))
-        owner = np.concatenate(owners)
-        steps = oracle.evaluate(np.concatenate(cells), owner)
-        parts.append(Starts.of(owner, steps, problem.distances(steps.cells, owner)))
-        rest = np.flatnonzero(steps.feasible & ~np.isin(owner, owner[steps.ok]))
-        likeliest = rest[first_of_each(owner[rest], -np.nan_to_num(steps.probability[rest]))]
-        base, instance = steps.cells[likeliest], owner[likeliest]
+    parts, rows = [], problem.instances.cells[instance]
+    likely = np.full(len(instance), -np.inf)
+    for _ in range(ROUNDS):
+        cells, of = _varied(problem, instance, rows)
+        steps = oracle.evaluate(cells, instance[of])
+        parts.append(Starts.of(instance[of], steps, problem.distances(steps.cells, instance[of])))
+        score = steps.probability
+        if np.isnan(score).all():
+            score = _resemblance(problem, steps.cells, instance[of])
+        score = np.where(steps.feasible & ~np.isnan(score), score, -np.inf)
+        best = first_of_each(of, -score)
+        row = of[best]
+        best = best[(score[best] > likely[row]) & ~np.isin(row, of[steps.ok])]
+        rows, likely, instance = steps.cells[best], score[best], instance[of[best]]
     return parts
 
 
-def _hybrids(problem: Problem, instance: int, base: Floats, round_: int) -> Floats:
-    """Makes rows that differ from a base row in one change less and some columns of sampled rows.
+def _resemblance(problem: Problem, cells: Floats, instance: Ints) -> Floats:
+    """Returns how much more rows resemble sampled rows of the target than those of other labels.
 
-    The same columns are drawn for every instance, so an answer does not depend on the others.
+    It stands in for the probability of a classifier that gives labels alone: the score of a linear
+    discriminant that takes columns for independent.
     """
-    schema, sampled = problem.schema, problem.fitted.sampled_endpoints
-    reached = problem.instances.reaches_target(sampled.label, np.full(len(sampled.label), instance))
-    if not reached.any():
-        return base[None][:0]
-    random, count = np.random.default_rng(round_), HYBRIDS * problem.search.n_starts
-    samples = sampled.cells[random.choice(np.flatnonzero(reached), count)]
-    original, columns = problem.instances.cells[instance], np.flatnonzero(schema.counted)
-    changed = schema.changed(original, base)
+    schema, sampled, score = problem.schema, problem.fitted.sampled_endpoints, np.zeros(len(cells))
+    encoded, known = schema.encode(cells), schema.encode(sampled.cells)
+    for i in np.unique(instance).tolist():
+        reached = problem.instances.reaches_target(sampled.label, np.full(len(sampled.label), i))
+        if reached.any() and not reached.all():
+            target, other = known[reached], known[~reached]
+            spread = target.var(axis=0) + other.var(axis=0) + 1e-3
+            weights = (target.mean(axis=0) - other.mean(axis=0)) / spread
+            score[instance == i] = encoded[instance == i] @ weights
+    return score
+
+
+def _varied(problem: Problem, instance: Ints, rows: Floats) -> tuple[Floats, Ints]:
+    """Makes rows with one change more; where there is no room for it, with one given up first.
+
+    Args:
+        problem: The problem.
+        instance: The instance of each row.
+        rows: The rows.
+
+    Returns:
+        The new rows, and which of the rows each comes from.
+    """
+    schema, originals = problem.schema, problem.instances.cells[instance]
+    columns, values = _changes(schema)
+    changed = schema.changed(originals, rows) & schema.counted
+    full = changed.sum(axis=1) >= _most_changes(problem)
+    of, given_up = np.nonzero(np.c_[changed & full[:, None], ~full])  # the last: nothing
+    cells, lost = rows[of], np.flatnonzero(given_up < rows.shape[1])
+    cells[lost, given_up[lost]] = originals[of[lost], given_up[lost]]
+    cells, of = np.repeat(cells, len(columns), axis=0), np.repeat(of, len(columns))
+    each, column = np.arange(len(of)), np.resize(columns, len(of))
+    cells[each, column] = np.resize(values, len(of))
+    new = ~problem.system.domains(originals).pinned[of, column]
+    return schema.derive(cells[new], originals[of[new]]), of[new]
+
+
+def _most_changes(problem: Problem) -> int:
+    """Returns how many columns may change: at least one, so that there is something to try."""
     limits = [c.most for c in problem.system.constraints if isinstance(c, ChangeLimit)]
-    most = max(1, min([len(columns), *limits]))
-    size = random.integers(max(1, most - 1) if limits else 1, most, count, endpoint=True)
-    size = np.where(changed.any(), 1, size)
-    taken = np.zeros(samples.shape, dtype=bool)
-    taken[:, columns] = random.random((count, len(columns))).argsort(axis=1) < size[:, None]
-    lost = (random.random(samples.shape) * changed).argmax(axis=1)
-    rows = np.repeat(base[None], count, axis=0)
-    rows[np.arange(count), lost] = original[lost]
-    return np.where(taken, samples, rows)
+    return max(1, min([len(problem.schema.features), *limits]))

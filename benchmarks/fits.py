@@ -1,25 +1,30 @@
 """What every experiment starts from: a pair's rows and classifier, and an explainer fitted on them.
 
-Setups, fits and retrained classifiers are cached while a process runs, so that experiments on one
-pair and seed share them; with the same seed another process makes the same ones. Everything is
+Setups and fits are cached while a process runs, so that experiments on one pair and seed share
+them; with the same seed another process makes the same ones. Everything is
 measured in the units of one schema, the data set's, whatever the recipe.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 
 from benchmarks.jobs import Measure
 from benchmarks.losses import PaperLoss
 from benchmarks.plan import PAPER_SIDES, Job, Pair
+from benchmarks.provenance import environment, hashed
 from benchmarks.tables import load, retrained
 from lapace import Explainer, metrics
 from lapace.arrays import Floats, Ints
@@ -43,6 +48,7 @@ __all__ = [
 ]
 
 NEXT_TRY = 1000  # between the seeds of the tries of one fit
+MODELS = Path(".cache/benchmark/models")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,11 +162,23 @@ def paper_split(setup: Setup, seed: int) -> Setup:
 def retrained_models(
     pair: Pair, seed: int, rows: int | None, count: int, share: float
 ) -> list[Any]:
-    """Classifiers of the same kind, each trained on its own selection of the data set."""
-    data = load(pair, seed, rows)
-    return [
-        retrained(data, pair.classifier, seed=100 * seed + k, share=share) for k in range(count)
-    ]
+    """Classifiers of the same kind, each trained on its own selection of the data set.
+
+    All sides of a pair and seed are measured with them, in processes of their own, so they are kept
+    as a file: training them took a sixth of a whole run.
+    """
+    made_by = environment(), hashed("benchmarks.tables.retrained")
+    key = repr((pair, seed, rows, count, share, *made_by))
+    path = MODELS / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.joblib"
+    if not path.exists():
+        data = load(pair, seed, rows)
+        kind, seeds = pair.classifier, range(100 * seed, 100 * seed + count)
+        part = path.with_suffix(f".{os.getpid()}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        joblib.dump([retrained(data, kind, seed=own, share=share) for own in seeds], part)
+        part.replace(path)
+    models: list[Any] = joblib.load(path)
+    return models
 
 
 # ------------------------------------------------------------------------------------------------

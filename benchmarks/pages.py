@@ -518,27 +518,24 @@ def _curves(results: Results) -> str:
     return grid(("pair", "recipe", *(f"{m} at τ = {taus}" for m in CURVES.values())), lines)
 
 
-def clusters(results: Results) -> list[str]:
-    """The sweep over clusters: every pick, pair by pair."""
+def clusters(results: Results, e2: pd.DataFrame) -> list[str]:
+    """The sweep over clusters, pair by pair, with E2's figures for the plan's own number."""
+    table, own = results.table, str(results.plan.protocol.n_prototypes)
+    same = e2["seed"].isin(table["seed"]) & e2["recipe"].isin(set(table["recipe"]))
+    table = pd.concat([table, e2[same & e2["method"].isin(PICKS[:3])].assign(label=own)])
     parts = ["# How many clusters", results.made, ABOUT_SWEEP]
     for pair in results.pairs:
-        parts += [f"## {pair}", _swept(results, pair, PICKS)]
+        parts += [f"## {pair}", _swept(Figures(table), table[table["pair"] == pair])]
     return parts
 
 
-def clusters_brief(results: Results) -> str:
-    """First, Middle and Last for every number of clusters, a table per pair."""
-    tables = (f"{pair}:\n\n{_swept(results, pair, PICKS[:3])}" for pair in results.pairs)
-    return "\n\n".join(tables)
-
-
-def _swept(results: Results, pair: str, picks: Sequence[str]) -> str:
-    figures, table, lines = results.figures, results.table, []
-    counts = sorted(set(table.loc[table["pair"] == pair, "label"]) - {""}, key=int)
+def _swept(figures: Figures, table: pd.DataFrame) -> str:
+    """First, Middle and Last of one pair for every number of clusters."""
+    lines = []
     for recipe, of in MODELS.items():
-        for pick in picks:
-            for count in counts:
-                line = figures.line(pair, recipe, pick, count)
+        for pick in PICKS[:3]:
+            for count in sorted(set(table["label"]) - {""}, key=int):
+                line = figures.line(table["pair"].iloc[0], recipe, pick, count)
                 if line["distance"].repeats:
                     cells = (f"{line[m.key]:{m.spec}}" for m in SWEPT)
                     lines.append((f"{pick}{of}", count, *cells))

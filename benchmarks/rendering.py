@@ -89,19 +89,20 @@ def outdated(e: Evidence) -> list[str]:
 
 PAGES: Mapping[str, Callable[[Results], list[str]]] = {
     "grid": pages.readings, "e1": pages.e1, "e2": comparison.page, "e3": pages.e3, "e4": pages.e4,
-    "clusters": pages.clusters, "privacy": pages.privacy,
+    "privacy": pages.privacy,
 }  # fmt: skip
 BLOCKS: Mapping[str, Callable[[Results], str]] = {
     "e1": pages.e1_brief, "grid": pages.readings_brief, "e2": comparison.brief,
-    "e2-short": comparison.short, "e3": pages.e3_brief, "clusters": pages.clusters_brief,
+    "e2-short": comparison.short, "e3": pages.e3_brief,
 }  # fmt: skip
 
 
 def pages_of(e: Evidence) -> dict[str, str]:
     """Returns the pages of all experiments with results, and the verdicts, by name."""
     found = {name: page(own) for name, page in PAGES.items() if len((own := e.results(name)).table)}
-    if len((own := e.results("tuning")).table):
-        found["tuning"] = pages.tuning(own, e.results("e2").table)
+    for name, page_of in (("clusters", pages.clusters), ("tuning", pages.tuning)):
+        if len((own := e.results(name)).table):  # beside E2's figures
+            found[name] = page_of(own, e.results("e2").table)
     if len(e.digits):
         found["e5"] = digits_page.page(e.digits, DIGITS[e.plan.is_quick])
     found["findings"] = findings_page(e)

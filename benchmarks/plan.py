@@ -415,7 +415,7 @@ class Plan:
         if job.recipe == "default":
             yield replace(job, details=self.e2)
         for baseline in self.baselines:
-            if job.pair.experiment == "e1" or baseline.perturbed is None:  # not the slowest
+            if job.pair.experiment == "e1" or baseline.instances is None:  # not the slowest
                 yield replace(job, recipe="baselines", details=self._of_baseline(baseline))
 
     def _of_baseline(self, baseline: Baseline) -> Comparison:

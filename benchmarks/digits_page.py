@@ -46,9 +46,9 @@ ABOUT_NEAREST = (
     "Distance to the nearest training digit, in root mean squares of a pixel: mean / smallest."
 )
 ABOUT_DASH = (
-    "Paths of up to 100 fives to the sevens. *free*: no constraint; *exact*: corrected, projected "
-    "and checked; *latent*: the paper's gradient descent alone. "
-    "Other processes ran beside them: seconds compare only among themselves."
+    "Paths of up to 100 fives to the sevens. *free*: no constraint; *exact*: projected and "
+    "checked; *latent*: the paper's gradient descent alone. Other "
+    "processes ran beside them: seconds compare only among themselves."
 )
 
 

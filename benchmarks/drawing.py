@@ -18,10 +18,10 @@ from benchmarks.figures import Figures
 from lapace.result import Explanation
 
 COLOURS = {
-    "default": "#00796b", "paper": "#8a5a00", "printed": "#b3452c", "gumbel": "#7a5195",
+    "default": "#00796b", "paper": "#d98200", "printed": "#7a5195", "gumbel": "#c2568a",
     "baselines": "#3b6ea8",
 }  # fmt: skip
-MODELS = {"default": "lapace's default", "printed": "as printed", "paper": "as read here"}
+CURVES = {"default": "lapace's default", "printed": "as printed", "paper": "as read here"}  # of E4
 LEVELS = {"probability": 0.5, "lof": 1.0, "density": 0.05}  # what is drawn as a dotted line
 
 
@@ -90,16 +90,16 @@ def paths(table: pd.DataFrame, pairs: Sequence[str]) -> Any:
                     ax.set(ylim=(0, 1))
                     ax.set_title(title, fontsize=8)
                 ax.tick_params(labelsize=7)
-    handles = [plt.Line2D([], [], color=COLOURS[r], label=t) for r, t in MODELS.items()]
-    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False, fontsize=9)
+    handles = [plt.Line2D([], [], color=COLOURS[r], label=t) for r, t in CURVES.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     return figure
 
 
 def _curves(ax: Any, table: pd.DataFrame, level: float) -> None:
     """One curve per recipe; prototypes of the same number are not the same."""
     ax.axhline(level, color="grey", ls=":", lw=1)
-    for recipe, own in table.groupby("recipe"):
-        curve = own.sort_values("tau")
+    for recipe in CURVES:
+        curve = table[table["recipe"] == recipe].sort_values("tau")
         spread = curve["deviation"].fillna(0)
         ax.plot(curve["tau"], curve["mean"], color=COLOURS[recipe])
         low, high = curve["mean"] - spread, curve["mean"] + spread

@@ -182,7 +182,8 @@ def main_e5(
     chosen, path = settings or (QUICK if quick else Settings()), out / "e5.csv"
     table, origin = read_figures(path), Origin.here("e5")
     table = table[table["code"] == origin.code]  # what other code measured is measured again
-    done = set(table[["labels", "recipe", "seed"]].itertuples(index=False, name=None))
+    lines = list(table.itertuples(index=False, name=None))
+    done = {line[:3] for line in lines}
     left = [job for job in jobs(seeds) if tuple(job) not in done]
     digits = read(quick)
     model = network(digits.train, digits.truth, epochs=chosen.epochs, device=device)
@@ -193,9 +194,8 @@ def main_e5(
         failed += bool(error)
         say(error or f"{job} done")
         known = ((m.metric, float(m.value), m.count, m.label) for m in measures or ())
-        lines = [(*job, *own, *astuple(origin)) for own in known]
-        table = pd.concat([table, pd.DataFrame(lines, columns=list(COLUMNS))], ignore_index=True)
-        write(path, table.to_csv(index=False))
+        lines += [(*job, *own, *astuple(origin)) for own in known]
+        write(path, pd.DataFrame(lines, columns=list(COLUMNS)).to_csv(index=False))
     return failed
 
 
@@ -355,7 +355,7 @@ def _draw(run: Run, job: Job, explainer: Explainer) -> None:
     crossed = max(sevens, key=lambda number: ink[number])  # the seven with most of a dash
     rows = [Strip(found, crossed, f"to prototype {crossed}, free", instance[0], True)]
     for mode, title in (
-        ("exact", "nothing in the box: corrected, projected, checked"),
+        ("exact", "nothing in the box: projected and checked"),
         ("latent", "nothing in the box: the paper's gradient descent alone"),
     ):
         how = Search(enforce=mode)

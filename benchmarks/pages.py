@@ -330,7 +330,7 @@ ABOUT_TUNING = (
     "One option of each baseline at a time, on one seed, beside its figures in E2 with the same "
     "seed and its default: is a default here unfair to it? Mean over pairs. *DRCE-library* chooses "
     "as the library RobustX does: rows at least a quarter farther from the instance than the "
-    "nearest, not refined. *DiCE-sparse* explains 10 instances, DiCE 30, all others 100."
+    "nearest, not refined. Instances: {instances}; all others {most}."
 )
 ABOUT_PRIVACY = (
     "Membership inference: the area under the ROC curve with which an attacker tells training rows "
@@ -351,8 +351,12 @@ def tuning(results: Results, e2: pd.DataFrame) -> list[str]:
     for base in dict.fromkeys(of.values()):
         found.append(Method(f"{base}, default", "baselines", base))
         found += [Method(name, "baselines", name) for name in of if of[name] == base]
+    shown, plan = {method.name for method in found} | set(of.values()), results.plan
+    counts = {m.name: m.instances for m in (*plan.baselines, *plan.tuning) if m.name in shown}
+    fewer = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    about = ABOUT_TUNING.format(instances=fewer, most=plan.protocol.instances)
     text = compared(figures, results.pairs, found, METRICS)
-    return ["# One option of each baseline", results.made, ABOUT_TUNING, text]
+    return ["# One option of each baseline", results.made, about, text]
 
 
 def privacy(results: Results) -> list[str]:
@@ -417,13 +421,15 @@ POINTS = "{feasible_points:.1p}% / {lof_before} → {lof_after} / {seconds_befor
 def e3(results: Results) -> list[str]:
     """E3: shares of instances, shares of paths, then points of paths in both settings."""
     figures, pairs = results.figures, results.pairs
+    known = {key[1:3] for key in figures.by_key}
+    methods = [method for method in CONSTRAINED if (method.recipe, method.method) in known]
     parts = ["# E3: actionability", results.made, ABOUT_E3.format(**vars(results.plan.e3))]
-    parts.append(_shares(results, "satisfied", CONSTRAINED))
-    parts += ["## One path each", ABOUT_ONE, _shares(results, "satisfied_path", CONSTRAINED)]
+    parts.append(_shares(results, "satisfied", methods))
+    parts += ["## One path each", ABOUT_ONE, _shares(results, "satisfied_path", methods)]
     parts += ["## The paper's correction, swept", ABOUT_SWEPT, _correction(figures, pairs)]
     for setting in SETTINGS:
         lines = []
-        for method in CONSTRAINED:
+        for method in methods:
             found = [figures.line(pair, method.recipe, method.method, setting) for pair in pairs]
             cells = (POINTS.format_map(f) if f["satisfied"].repeats else NONE for f in found)
             lines.append((method.name, *cells))
@@ -484,9 +490,8 @@ ABOUT_E4 = (
     "the local outlier factor of the decoded points among training rows labelled with the target "
     "and among all, and their density (the share of rows of the target that are less dense, by the "
     "explainer's own model), mean over prototypes and repeats. The picture has the curves of one "
-    "fit by endpoint, with the deviation over instances; *sampled* is the row of the target class "
-    "sampled near each "
-    "instance."
+    "fit by endpoint, without the Gumbel draw, with the deviation over instances; *sampled* is the "
+    "row of the target class sampled near each instance."
 )
 ABOUT_SWEEP = (
     "The same comparison with other numbers of clusters per label, on the same instances; five is "

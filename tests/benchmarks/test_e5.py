@@ -44,6 +44,7 @@ def test_the_experiment_runs_from_end_to_end_on_a_few_digits(tmp_path, monkeypat
     assert e5.main_e5(tmp_path, tmp_path, **run, say=said.append) == 0, said
     table = e5.read_figures(tmp_path / "e5.csv")
     assert tuple(table.columns) == e5.COLUMNS
+    assert table["seed"].dtype.kind == table["count"].dtype.kind == "i"
     done = set(zip(table["labels"], table["recipe"], strict=True))
     assert done == {("predictions", ""), ("predictions", "default"), ("truth", "paper")}
     assert "| valid prototypes | 3 of 3 |" in "\n".join(page(table, few.name))

@@ -296,7 +296,7 @@ CLAIMS = (
     Claim("Table 1", "The gap is larger where there are categories", "mixed", larger_gap,
           "than on every pair without"),
     Claim("Table 1", "Its eight gaps", "all", same_gap,
-          "within its own deviation, real and synthetic added"),
+          "within the deviations of real and synthetic, as if independent"),
     Claim("Table 1", "Test accuracies of its eight classifiers", "all", accuracies,
           "within two points"),
     Claim("Section 3.1", "All clusters are used, and prototypes differ", "all", used,

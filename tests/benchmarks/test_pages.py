@@ -255,7 +255,7 @@ def test_rendering_changes_neither_tables_nor_pages(tmp_path, monkeypatch, block
     gallery = (ROOT / "docs" / "gallery.md").read_bytes()
     assert Path("docs/gallery.md").read_bytes() == gallery
     text = shown.read_text(encoding="utf-8")
-    assert {"e1", "e2", "e3", "clusters", "findings"} <= set(blocks)
+    assert {"e1", "grid", "e2", "e2-short", "e3", "findings"} == set(blocks)
     assert all(part in text for part in blocks.values())
     assert text.count("\nold\n") == 1
     assert text.startswith("before")

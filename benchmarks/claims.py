@@ -27,6 +27,7 @@ from benchmarks.judging import (
 )
 from lapace.arrays import Floats
 
+NOT_SAID = "not said"  # where the paper says nothing of it
 EQUAL = 0.0005  # shares closer than this are not told apart: 100% stays 100%
 
 # ------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def centroids(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
 
 
 def small_gap(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
-    yield interval("points below 2.9", 2.95 - 100 * e.seeds("e1", pair, side, "gap_raw"))
+    yield interval("points below 2.9", 2.9 - 100 * e.seeds("e1", pair, side, "gap_raw"))
 
 
 def larger_gap(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
@@ -207,9 +208,8 @@ def actionable(setting: str) -> Judge:
 
 
 def light(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
-    method = "LAPACE-exact" if side == "default" else "LAPACE-latent"
-    for setting in ("easy", "medium"):
-        before, after = (e.seeds("e3", pair, side, m, method, setting)
+    for setting in ("easy", "medium"):  # the default has no gradient: it projects
+        before, after = (e.seeds("e3", pair, side, m, "LAPACE-latent", setting)
                          for m in ("seconds_before", "seconds"))  # fmt: skip
         yield interval(f"seconds below twice, {setting}", 2 * before - after)
 
@@ -273,11 +273,8 @@ def evolution(e: Evidence, side: str, pair: str) -> Iterable[Margin]:  # noqa: A
 
 
 def late(e: Evidence, side: str, pair: str) -> Iterable[Margin]:  # noqa: ARG001
-    before, *after = (
-        _digit(e, side, "probability at tau", tau) for tau in ("0.50", "0.70", "0.90")
-    )
-    yield exact("probability at 0.5, below", before, 0.5, above=False)
-    yield from (exact("probability, above", value, 0.5) for value in after)
+    for tau in ("0.70", "0.75", "0.80", "0.85", "0.90", "0.95", "1.00"):
+        yield exact("probability, above", _digit(e, side, "probability at tau", tau), 0.5)
 
 
 def dash(e: Evidence, side: str, pair: str) -> Iterable[Margin]:  # noqa: ARG001
@@ -306,10 +303,10 @@ CLAIMS = (
           reaches("share, {}", "e2", "validity", 1.0, LAPACE), "any of five; every pick"),
     Claim("Figure 4", "All baselines but DiCE always find one, DiCE does not", "all",
           valid_baselines),
-    Claim("not said", "Every row returned is valid", "all",
+    Claim(NOT_SAID, "Every row returned is valid", "all",
           reaches("share of rows, {}", "e2", "valid_counterfactuals", 1.0, LAPACE),
           "First, Middle and Last, row by row"),
-    Claim("not said", "No path leaves the target again once it has reached it", "all",
+    Claim(NOT_SAID, "No path leaves the target again once it has reached it", "all",
           reaches("share of paths, below", "e1", "recrossing_before", 0.0, above=False)),
     Claim("Figure 4", "NNCE and DRCE are consistently closest", "all",
           less(["distance"], ["NNCE", "DRCE"], ["FACE", "RobXCE", "DiCE", *LAPACE]),
@@ -343,21 +340,23 @@ CLAIMS = (
     Claim("Figure 4", "Plausibility is traded for proximity from First to Last", "all", traded,
           "distance rises and LOF falls at both steps"),
     Claim("Section 4.2", "LAPACE has the best-balanced performance over all metrics", "all",
-          balanced, "a pick has the best mean rank, with diversity (among methods that have it) "
-          "and without"),
+          balanced, "a pick has the best mean rank over validity, distance, LOF, model and input "
+          "changes and seconds, with diversity and without, each rank over the number of methods "
+          "that have the metric; other metrics would change the counts"),
     Claim("Abstract, Figure 4", "LAPACE is second only to NNCE in time", "all",
           less(["seconds"], ["First"], ["FACE", "RobXCE", "DiCE", "DRCE"]), "First"),
     Claim("Figure 4", "Counterfactuals are synthetic, not training rows", "all",
           reaches("share of copies, {}, below 0.01", "e2", "copies", 0.01, LAPACE, above=False),
           "at most one in a hundred is a training row, every pick"),
     Claim("Figure 4", "This protects the privacy of the data set", "all", private,
-          "membership inference: answers tell less than NNCE's, and neither answers nor file more "
-          "than an area of 0.55"),
+          "membership inference: answers tell less than NNCE's, whose own area is near one half, "
+          "and neither answers nor file more than an area of 0.55"),
     Claim("Section 4.2", "Standard deviations over runs are very low", "all", steady,
           "at most 5% of the mean, for distance, LOF, diversity and robustness of every pick"),
     *(
         Claim("Table 3", f"Both LAPACE variants satisfy all constraints, FACE's do not: {setting}",
-              "shown", actionable(setting))
+              "shown", actionable(setting), "less instances that no row can answer; lapace's "
+              "default has one variant")
         for setting in ("easy", "medium")
     ),
     Claim("Abstract, Section 3.3", "Constraints are met by lightweight gradient optimisation",
@@ -365,7 +364,7 @@ CLAIMS = (
     Claim("Figure 5", "Along a path the target's probability grows consistently", "shown", grows,
           "no step of the mean falls by more than half a point"),
     Claim("Figure 5", "At small τ probabilities depend on the instance and vary", "shown", varies,
-          "more up to τ = 0.2 than from 0.8 on"),
+          "more up to τ = 0.15 than from 0.85 on"),
     Claim("Figure 5", "LOF is near 1 along whole paths", "shown", near_one,
           "its mean at most 1.2 at every τ, among rows of the target and among all"),
     Claim("Figure 5", "Centroids often have an LOF below 1", "shown", below_one,
@@ -375,7 +374,8 @@ CLAIMS = (
     Claim("Figure 2", "Paths are plausible evolutions from digit to digit", "digits", evolution,
           "First, Middle and Last no farther from the nearest training digit than test digits are"),
     Claim("Figure 2", "Points from about τ = 0.7 on are likely to be classified as the target",
-          "digits", late, "probability above one half from there on, below it at τ = 0.5"),
+          "digits", late, "probability above one half from there on"),
     Claim("Figure 3", "Under a constraint against the dash of a seven bright pixels there are "
-          "mitigated, between the ends too", "digits", dash, "no pixel above 0.01 in any seven"),
+          "mitigated, between the ends too", "digits", dash, "no pixel above 0.01 in any seven; "
+          "the paper's model descends a gradient, lapace projects; one seed"),
 )  # fmt: skip

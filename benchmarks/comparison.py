@@ -103,8 +103,10 @@ ABOUT_E2 = (
     "each column's range."
 )
 ABOUT_MEAN = (
-    "The mean over pairs of each method's mean over repeats; a method that lacks a pair is "
-    "averaged over those it has. **Bold** is best, as far as the digits shown can tell."
+    "The mean over the paper's eight pairs of each method's mean over repeats. **Bold** is best, "
+    "as far as the digits shown can tell. In brackets the number of pairs where a method lacks "
+    "some, or of repeats in the tables of single pairs; such a figure is never bold. *Diversity* "
+    "is over instances with two counterfactuals or more."
 )
 ABOUT_PLAUSIBILITY = (
     "Mean over pairs. *LOF* is among the distinct training rows the classifier gives the target, "
@@ -114,13 +116,18 @@ ABOUT_PLAUSIBILITY = (
 ABOUT_TIME = (
     "Processor seconds: per 100 instances after fitting, of fitting, and of both together for 100 "
     "instances. FACE builds its graph when it is fitted; RobustX and the paper may count that "
-    "with every call. Each side was timed in a run of 16 processes that share a machine, not all "
-    "in the same run: small differences mean nothing."
+    "with every call. *Fitting* is the fit that was kept. All was timed in one run of 15 processes "
+    "that share a machine: small differences mean nothing."
+)
+ABOUT_OWN = (
+    "The next tables are not the paper's. They have one seed, were timed on another machine, and "
+    "lack DiCE, which takes too long."
 )
 ABOUT_CONFIDENCE = (
     "First with a required probability of the target, on the same fit: share of its "
-    "counterfactuals that retrained classifiers keep valid, in brackets LOF and distance. *Reaches "
-    "95%*: the lowest required probability at which it does."
+    "counterfactuals that retrained classifiers keep valid, in brackets LOF and distance. *Of "
+    "80%*: where not all instances are answered, the figures are of those. *Reaches 95%*: the "
+    "lowest required probability at which it does, with all instances answered."
 )
 ABOUT_COUNTS = (
     "Counterfactuals per instance on average / perturbed instances / perturbed instances left out "
@@ -145,7 +152,9 @@ def page(e2: Results) -> list[str]:
     parts.append("![Every metric, by method: a dot per pair, a bar at their mean](e2.png)")
     parts += ["## Plausibility by other measures", ABOUT_PLAUSIBILITY, brief(e2, PLAUSIBILITY)]
     parts += ["## Runtime and fitting", ABOUT_TIME, _times(figures, pairs)]
-    for pair in [*pairs, *e2.pairs_of("extra")]:
+    own = e2.pairs_of("extra")
+    for pair in [*pairs, *own]:
+        parts += [ABOUT_OWN] if pair in own[:1] else []
         found = methods(figures, [pair])
         cells = {m.key: [method.line(figures, pair)[m.key] for method in found] for m in METRICS}
         parts += [f"## {pair}", _compared(found, cells, "±")]
@@ -241,8 +250,14 @@ def _compared(
 ) -> str:
     columns = []
     for m in metrics:
-        marks = best(m, cells[m.key])
-        texts = [f"{figure:{spread}{m.spec}}" for figure in cells[m.key]]
+        most = max((figure.repeats for figure in cells[m.key]), default=0)
+        whole = [figure if figure.repeats == most else NO_FIGURE for figure in cells[m.key]]
+        texts = [
+            f"{figure:{spread}{m.spec}}"
+            + (f" ({figure.repeats})" if 0 < figure.repeats < most else "")
+            for figure in cells[m.key]
+        ]
+        marks = best(m, whole)
         columns.append([f"**{t}**" if b else t for t, b in zip(texts, marks, strict=True)])
     names = [method.name for method in found]
     return grid(("method", *(m.head for m in metrics)), zip(names, *columns, strict=True))
@@ -255,12 +270,7 @@ def _confident(figures: Figures, pairs: Sequence[str]) -> str:
     lines = []
     for pair in pairs:
         known = {c: figures.line(pair, "default", name) for c, name in required.items()}
-        cells = [
-            "{model_robustness:.1p} ({lof}, {distance})".format_map(line)
-            if line["model_robustness"].repeats
-            else NONE
-            for line in known.values()
-        ]
+        cells = [_sure(line) for line in known.values()]
         # A confidence that some instance cannot reach would be trivially robust.
         enough = [
             f"at {c:g}"
@@ -270,6 +280,14 @@ def _confident(figures: Figures, pairs: Sequence[str]) -> str:
         lines.append((pair, *cells, next(iter(enough), NONE)))
     heads = ("First", *(f"at {c:g}" for c in required if c))
     return grid(("pair", *heads, "reaches 95%"), lines)
+
+
+def _sure(line: Line) -> str:
+    """Returns what First has at a required confidence, and of how many instances."""
+    if not line["model_robustness"].repeats:
+        return NONE
+    text = "{model_robustness:.1p} ({lof}, {distance})".format_map(line)
+    return text if line["validity"].mean >= 1 - 1e-9 else f"{text} of {line['validity']:.0p}%"
 
 
 def _counts(figures: Figures, pairs: Sequence[str]) -> str:

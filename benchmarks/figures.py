@@ -158,7 +158,9 @@ def insert(page: str, name: str, block: str) -> str:
 # ------------------------------------------------------------------------------------------------
 # Where figures come from
 
-REPEATS = "Mean ± standard deviation over repeats."
+REPEATS = (
+    "Mean ± standard deviation over repeats. Shares just short of 100% are not rounded up to it."
+)
 SIDES = {
     "default": "with the default recipe",
     "printed": "as printed",

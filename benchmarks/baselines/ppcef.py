@@ -305,7 +305,7 @@ def network_of(pipeline: Any, schema: Schema, frame: Any) -> Callable[[Tensor], 
     affine in PPCEF's coding; their matrix is found by regression on some rows, exactly.
 
     Args:
-        pipeline: Fitted, of two labels.
+        pipeline: Fitted.
         schema: The columns.
         frame: Rows the affine map is found on; enough of them that every category occurs.
 
@@ -330,7 +330,10 @@ def network_of(pipeline: Any, schema: Schema, frame: Any) -> Callable[[Tensor], 
         for weights, bias in layers[:-1]:
             hidden = torch.relu(hidden @ weights + bias)
         weights, bias = layers[-1]
-        one = torch.sigmoid(hidden @ weights + bias)  # (rows, 1): of the second label
-        return torch.cat([1 - one, one], dim=1)
+        scores = hidden @ weights + bias  # (rows, labels); of two labels only the second's
+        if scores.shape[1] > 1:
+            return scores.softmax(dim=1)
+        second = torch.sigmoid(scores)
+        return torch.cat([1 - second, second], dim=1)
 
     return probability

@@ -608,10 +608,13 @@ def test_pages_of_a_run_have_tables_that_hold_together(world):
 # Gradients of a pipeline's network
 
 
-def test_a_pipeline_s_network_gives_its_own_probabilities():
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_pipeline_s_network_gives_its_own_probabilities(labels):
     data = datasets.load("loans", rows=400)
     schema, rows = data.schema, data.train  # with missing values, which are imputed
-    model = train_classifier("mlp", schema, rows, rows["housing"] == "own", max_iter=300)
+    own = rows["housing"] == "own"
+    wanted = own if labels == 2 else own + 1 * (rows["age"] > 40)
+    model = train_classifier("mlp", schema, rows, wanted, max_iter=300)
     network = network_of(model, schema, rows)
     found = network(torch.as_tensor(encode(schema, schema.cells(data.test))))
     np.testing.assert_allclose(found.numpy(), model.predict_proba(data.test), atol=1e-6)

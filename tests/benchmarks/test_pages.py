@@ -193,7 +193,7 @@ def test_a_brief_verdict_is_the_grade_and_the_count(benchmark, actions):
     assert finding(actions, words, brief=True) == "not run"
 
 
-def test_intervals_are_paired_over_seeds_and_instances():
+def test_intervals_are_over_seeds_of_paired_instances():
     rng = np.random.default_rng(0)
     base = rng.normal(size=(5, 100))
     near = interval("x", base + 0.1 - base)  # paired, the noise is gone

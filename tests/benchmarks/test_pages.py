@@ -98,7 +98,7 @@ def benchmark():
             }  # fmt: skip
             if name != "NNCE":
                 theirs |= {"diversity": 0.9, "n_counterfactuals": 4.5}
-            found += [(pair, "baselines", name, m, v) for m, v in theirs.items()]
+            found += [(pair, "baselines", name, m, (v, v)) for m, v in theirs.items()]
     return made_up(*found)
 
 
@@ -148,6 +148,22 @@ def test_the_best_is_marked_and_only_the_best(benchmark):
     assert marked("input_max_set_distance") == {"Last"}
     assert marked("n_queries") == set()  # never measured
     assert rows["NNCE"][column["diversity"]] == figures.NONE
+
+
+def test_a_method_that_lacks_a_pair_says_so_and_is_never_the_best(benchmark):
+    lacks = (benchmark["pair"] == "adult-NN") & (benchmark["method"] == "NNCE")
+    page = rendering.pages_of(Evidence(PAPER, benchmark[~lacks]))["e2"]
+    lines = [line for line in page.splitlines() if line.startswith("| NNCE |")]
+    assert "| 0.10 (1) |" in lines[0]
+    assert "**" not in lines[0]
+    assert "**0.10 ± 0.00**" in page.partition("## wine-RF")[2].partition("## adult-NN")[0]
+
+
+def test_first_at_a_confidence_says_how_many_instances_it_answers(benchmark):
+    page = rendering.pages_of(Evidence(PAPER, changed(benchmark, "First@0.6", "validity", 0.8)))
+    section = page["e2"].partition("## First at a required confidence")[2].partition("##")[0]
+    assert "| 97.0 (1.02, –) of 80% | – |" in section
+    assert "| 97.0 (1.02, –) | at 0.6 |" in section
 
 
 # --- a verdict per finding --------------------------------------------------------------------

@@ -209,7 +209,7 @@ def short(e2: Results) -> str:
     metrics = [m for m in METRICS if m.key in keys]
     metrics[2:2] = [PERCENTILES, CHANGED]
     table = compared(e2.figures, e2.pairs, found, metrics)
-    return f"{table}\n\n{commits(e2.table)}"
+    return f"{table}\n\n{commits(e2.table[e2.table['pair'].isin(e2.pairs)])}"
 
 
 def _times(figures: Figures, pairs: Sequence[str]) -> str:

@@ -505,8 +505,9 @@ ABOUT_E4 = (
     "row of the target class sampled near each instance."
 )
 ABOUT_SWEEP = (
-    "The same comparison with other numbers of clusters per label, on the same instances; five is "
-    "the default. Mean over repeats."
+    "The same comparison with other numbers of clusters per label, on the same instances. Five is "
+    "the default, and its figures are E2's. Most fits with two and twelve were trained on another "
+    "machine, so small differences mean nothing."
 )
 CURVES = {
     "probability": "probability", "lof": "LOF", "lof_all": "LOF among all rows",

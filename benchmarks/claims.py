@@ -115,11 +115,13 @@ def used(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
 
 def valid_baselines(e: Evidence, side: str, pair: str) -> Iterable[Margin]:  # noqa: ARG001
     for name in BASELINES:
-        share = e.figure("e2", pair, "baselines", "validity", name)
-        if name == "DiCE":
-            yield exact("DiCE below", share, 1.0 - EQUAL, above=False)
-        else:
-            yield exact(f"share, {name}", share, 1.0)
+        if name != "DiCE":
+            yield exact(f"share, {name}", e.figure("e2", pair, "baselines", "validity", name), 1.0)
+
+
+def dice_fails(e: Evidence, side: str, pair: str) -> Iterable[Margin]:  # noqa: ARG001
+    share = e.figure("e2", pair, "baselines", "validity", "DiCE")
+    yield exact("share below", share, 1.0 - EQUAL, above=False)
 
 
 def first_close(e: Evidence, side: str, pair: str) -> Iterable[Margin]:
@@ -200,6 +202,14 @@ def actionable(setting: str) -> Judge:
         for method in ours:
             share = e.figure("e3", pair, side, "satisfied", method, setting)
             yield exact(f"share, {method}", share + never, 1.0)
+
+    return judge
+
+
+def face_fails(setting: str) -> Judge:
+    """Returns the judge of the share of instances that FACE does not answer under constraints."""
+
+    def judge(e: Evidence, side: str, pair: str) -> Iterable[Margin]:  # noqa: ARG001
         for method in ("FACE-Interpolate", "FACE-Greedy"):
             share = e.figure("e3", pair, "baselines", "satisfied", method, setting)
             yield exact(f"{method} below", share, 1.0 - EQUAL, above=False)
@@ -288,8 +298,8 @@ def dash(e: Evidence, side: str, pair: str) -> Iterable[Margin]:  # noqa: ARG001
 CLAIMS = (
     Claim("Table 1", "Centroids are classified as their class: 100%", "all", centroids,
           "at the first try"),
-    Claim("Table 1", "The gap is at most 2.9 points on continuous-only data", "continuous",
-          small_gap),
+    Claim("Table 1", "The gap is at most 2.8 points on continuous-only data", "continuous",
+          small_gap, "2.9, as its Table 1 has it"),
     Claim("Table 1", "The gap is larger where there are categories", "mixed", larger_gap,
           "than on every pair without"),
     Claim("Table 1", "Its eight gaps", "all", same_gap,
@@ -297,67 +307,71 @@ CLAIMS = (
     Claim("Table 1", "Test accuracies of its eight classifiers", "all", accuracies,
           "within two points"),
     Claim("Section 3.1", "All clusters are used, and prototypes differ", "all", used,
-          "the least used has 0.3 of an even share; prototypes are half as far apart as centroids "
-          "of k-means"),
-    Claim("Figure 4", "LAPACE always finds a valid counterfactual", "all",
+          "the least used has at least 0.3 of an even share; prototypes are at least half as far "
+          "apart as centroids of k-means"),
+    Claim("Section 4.2", "LAPACE always finds a valid counterfactual", "all",
           reaches("share, {}", "e2", "validity", 1.0, LAPACE), "any of five; every pick"),
-    Claim("Figure 4", "All baselines but DiCE always find one, DiCE does not", "all",
-          valid_baselines),
+    Claim("Section 4.2", "All baselines but DiCE always find one", "all", valid_baselines),
+    Claim("Section 4.2", "DiCE does not always find one", "all", dice_fails),
     Claim(NOT_SAID, "Every row returned is valid", "all",
           reaches("share of rows, {}", "e2", "valid_counterfactuals", 1.0, LAPACE),
           "First, Middle and Last, row by row"),
     Claim(NOT_SAID, "No path leaves the target again once it has reached it", "all",
           reaches("share of paths, below", "e1", "recrossing_before", 0.0, above=False)),
-    Claim("Figure 4", "NNCE and DRCE are consistently closest", "all",
+    Claim("Section 4.2", "NNCE and DRCE are consistently closest", "all",
           less(["distance"], ["NNCE", "DRCE"], ["FACE", "RobXCE", "DiCE", *LAPACE]),
           "both closer than every other method and pick"),
-    Claim("Figure 4", "DiCE is competitively close on continuous-only data", "continuous",
+    Claim("Section 4.2", "DiCE is competitively close on continuous-only data", "continuous",
           less(["distance"], ["DiCE"], ["NNCE"], times=1.5), "at most 1.5 times NNCE's distance"),
-    Claim("Figure 4", "First is comparably close", "all", first_close,
+    Claim("Section 4.2", "First is comparably close", "all", first_close,
           "closer than the farthest baseline"),
     *(
-        Claim("Figure 4", f"LAPACE is the most plausible on all data sets and models: {pick}",
+        Claim("Section 4.2", f"LAPACE is the most plausible on all data sets and models: {pick}",
               "all", less(["lof"], [pick], BASELINES), "than every baseline")
         for pick in LAPACE
     ),
-    Claim("Figure 4", "It is more diverse than DiCE and DRCE on mixed data", "mixed",
+    Claim("Section 4.2", "It is more diverse than DiCE and DRCE on mixed data", "mixed",
           less(["diversity"], ["DiCE", "DRCE"], LAPACE), "every pick"),
-    Claim("Figure 4", "It is less diverse than both on continuous-only data", "continuous",
+    Claim("Section 4.2", "It is less diverse than both on continuous-only data", "continuous",
           less(["diversity"], LAPACE, ["DiCE", "DRCE"]), "every pick"),
-    Claim("Figure 4", "Last is 100% robust to model changes", "all",
+    Claim("Section 4.2", "Last is 100% robust to model changes", "all",
           reaches("share", "e2", "model_robustness", 1.0, ["Last"])),
     Claim("Abstract, Figure 4", "Last is perfectly robust to input changes", "all",
           reaches("max-set-distance, below", "e2", "input_max_set_distance", 0.0, ["Last"],
                   above=False)),
-    Claim("Figure 4", "Last is as close as RobXCE", "all",
+    Claim("Section 4.2", "Last is as close as RobXCE", "all",
           less(["distance"], ["Last"], ["RobXCE"], times=1.1), "at most 1.1 times its distance"),
-    Claim("Figure 4", "Last is more plausible and faster than RobXCE", "all",
+    Claim("Section 4.2", "Last is more plausible and faster than RobXCE", "all",
           less(["lof", "seconds"], ["Last"], ["RobXCE"])),
-    Claim("Figure 4", "Last is more robust to input changes and more plausible than DRCE", "all",
+    Claim("Section 4.2", "Last is more robust to input changes and more plausible than DRCE", "all",
           less(["input_max_set_distance", "lof"], ["Last"], ["DRCE"])),
-    Claim("Figure 4", "Robustness to model changes rises from First to Last", "all", rises,
+    Claim("Section 4.2", "Robustness to model changes rises from First to Last", "all", rises,
           "at both steps, or 100% is reached"),
-    Claim("Figure 4", "Plausibility is traded for proximity from First to Last", "all", traded,
+    Claim("Section 4.2", "From First to Last, proximity is traded for plausibility", "all", traded,
           "distance rises and LOF falls at both steps"),
     Claim("Section 4.2", "LAPACE has the best-balanced performance over all metrics", "all",
           balanced, "a pick has the best mean rank over validity, distance, LOF, model and input "
           "changes and seconds, with diversity and without, each rank over the number of methods "
           "that have the metric; other metrics would change the counts"),
-    Claim("Abstract, Figure 4", "LAPACE is second only to NNCE in time", "all",
+    Claim("Section 4.2", "LAPACE is second only to NNCE in time", "all",
           less(["seconds"], ["First"], ["FACE", "RobXCE", "DiCE", "DRCE"]), "First"),
-    Claim("Figure 4", "Counterfactuals are synthetic, not training rows", "all",
+    Claim("Section 4.2", "Counterfactuals are synthetic, not training rows", "all",
           reaches("share of copies, {}, below 0.01", "e2", "copies", 0.01, LAPACE, above=False),
           "at most one in a hundred is a training row, every pick"),
-    Claim("Figure 4", "This protects the privacy of the data set", "all", private,
+    Claim("Section 4.2", "This protects the privacy of the data set", "all", private,
           "membership inference: answers tell less than NNCE's, whose own area is near one half, "
           "and neither answers nor file more than an area of 0.55"),
     Claim("Section 4.2", "Standard deviations over runs are very low", "all", steady,
           "at most 5% of the mean, for distance, LOF, diversity and robustness of every pick"),
     *(
-        Claim("Table 3", f"Both LAPACE variants satisfy all constraints, FACE's do not: {setting}",
-              "shown", actionable(setting), "less instances that no row can answer; lapace's "
-              "default has one variant")
+        claim
         for setting in ("easy", "medium")
+        for claim in (
+            Claim("Table 3", f"Both LAPACE variants satisfy all constraints: {setting}", "shown",
+                  actionable(setting), "not counting instances that no row can satisfy; lapace's "
+                  "default has one variant"),
+            Claim("Table 3", f"FACE's variants do not: {setting}", "shown", face_fails(setting)),
+        )
     ),
     Claim("Abstract, Section 3.3", "Constraints are met by lightweight gradient optimisation",
           "shown", light, "at most twice the time without, also in the medium setting"),
@@ -375,7 +389,7 @@ CLAIMS = (
           "First, Middle and Last no farther from the nearest training digit than test digits are"),
     Claim("Figure 2", "Points from about τ = 0.7 on are likely to be classified as the target",
           "digits", late, "probability above one half from there on"),
-    Claim("Figure 3", "Under a constraint against the dash of a seven bright pixels there are "
-          "mitigated, between the ends too", "digits", dash, "no pixel above 0.01 in any seven; "
+    Claim("Figure 3", "A constraint removes the dash of a seven, in intermediate images as well",
+          "digits", dash, "no pixel above 0.01 in any seven; "
           "the paper's model descends a gradient, lapace projects; one seed"),
 )  # fmt: skip

@@ -191,6 +191,7 @@ SHORT = {
     "FACE": "FACE: a training row that dense data leads to",
     "RobXCE": "RobXCE: NNCE's row, moved to where noise does not matter",
     "DiCE": "DiCE: random search (mean of five)",
+    "DRCE": "DRCE: near, diverse rows, moved to the boundary (mean of five)",
     **{f"{pick}, as read here": f"{OURS}: *{pick.lower()}* (mean of five)" for pick in PICKS[:3]},
     "nearest": "lapace, *nearest*",
     "best": "lapace, *best*",

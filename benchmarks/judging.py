@@ -161,7 +161,8 @@ def verdict(e: Evidence, claim: Claim, side: str) -> Verdict:
     ]
     least = min(worst, key=lambda pair: worst[pair].low)
     details = "; ".join([*texts, f"least: {least}, {worst[least]}"])
-    return Verdict(grade, f"{held} of {count}", details)
+    undecided = f", {len(states['open'])} open" if states["open"] else ""
+    return Verdict(grade, f"{held} of {count}{undecided}", details)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,17 +27,19 @@ ABOUT = (
     "Each claim of the paper that figures can decide, tested pair by pair: for its model with the "
     "loss *as printed* (KL(c) of each row), with a Gumbel draw of the cluster, *as read here* "
     '(`recipe="paper"`, KL(c) of a batch), and for lapace\'s default recipe. A claim *holds* on a '
-    "pair if every margin that it is read as has a positive 95% interval: Student's over seeds, of "
-    "methods compared on the same instances. Shares of what was counted, the eight gaps, relative "
-    "deviations, ranks, means of curves and figures of digits have no interval and are compared "
-    "as they are. It is *confirmed* if it holds on every pair it names, *partly confirmed* if on "
-    "some, *not confirmed* if on none. Pairs whose interval holds zero are *open*, which is not "
-    "holding. What the paper does not say is not in the last line. "
+    "pair if every margin that it is tested as has a positive 95% interval: Student's over seeds, "
+    "of methods compared on the same instances. Shares of what was counted, the eight gaps, "
+    "relative deviations, ranks, means of curves and figures of digits have no interval and are "
+    "compared as they are. It is *confirmed* if it holds on every pair it names, *partly "
+    "confirmed* if on some, *not confirmed* if on none. A pair is *open* if the interval contains "
+    "zero, which does not count as holding. The last line leaves out what the paper does not say. "
+    "A margin of +1e-09 is exactly at the bound. "
     "`python -m benchmarks --render` writes this page."
 )
 ABOUT_BRIEF = (
-    "Each cell has the verdict and the number of pairs on which the claim holds. The rule, the "
-    "other pairs, the margins and their intervals are in `benchmarks/results/findings.md`."
+    "Each cell has the verdict, the number of pairs on which the claim holds, and of those that "
+    "are open. The rule, the other pairs, the margins and their intervals are in "
+    "`benchmarks/results/findings.md`."
 )
 ABOUT_QUICK = " **These are of the quick version: its few rows and one seed decide nothing.**"
 
@@ -69,7 +71,7 @@ def findings(e: Evidence, *, brief: bool = False) -> str:
     total = (f"{n[YES]} confirmed, {n[PARTLY]} partly, {n[NO]} not" for n in counts)
     return grid(
         ("where", "the paper says", *MODELS.values()),
-        [*lines, ("", "**all that it says**", *total)],
+        [*lines, ("", "**all claims of the paper**", *total)],
     )
 
 

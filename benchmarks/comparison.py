@@ -125,9 +125,10 @@ ABOUT_OWN = (
 )
 ABOUT_CONFIDENCE = (
     "First with a required probability of the target, on the same fit: share of its "
-    "counterfactuals that retrained classifiers keep valid, in brackets LOF and distance. *Of "
-    "80%*: where not all instances are answered, the figures are of those. *Reaches 95%*: the "
-    "lowest required probability at which it does, with all instances answered."
+    "counterfactuals that retrained classifiers keep valid, in brackets LOF, distance and the "
+    "counterfactuals of an instance: figures are of the paths that still have one. *Of 80%*: where "
+    "not all instances are answered, they are of those. *Reaches 95%*: the lowest required "
+    "probability at which it does, with all instances answered."
 )
 ABOUT_COUNTS = (
     "Counterfactuals per instance on average / perturbed instances / perturbed instances left out "
@@ -287,7 +288,7 @@ def _sure(line: Line) -> str:
     """Returns what First has at a required confidence, and of how many instances."""
     if not line["model_robustness"].repeats:
         return NONE
-    text = "{model_robustness:.1p} ({lof}, {distance})".format_map(line)
+    text = "{model_robustness:.1p} ({lof}, {distance}, {n_counterfactuals:.1})".format_map(line)
     return text if line["validity"].mean >= 1 - 1e-9 else f"{text} of {line['validity']:.0p}%"
 
 

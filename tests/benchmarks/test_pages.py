@@ -162,8 +162,8 @@ def test_a_method_that_lacks_a_pair_says_so_and_is_never_the_best(benchmark):
 def test_first_at_a_confidence_says_how_many_instances_it_answers(benchmark):
     page = rendering.pages_of(Evidence(PAPER, changed(benchmark, "First@0.6", "validity", 0.8)))
     section = page["e2"].partition("## First at a required confidence")[2].partition("##")[0]
-    assert "| 97.0 (1.02, –) of 80% | – |" in section
-    assert "| 97.0 (1.02, –) | at 0.6 |" in section
+    assert "| 97.0 (1.02, –, –) of 80% | – |" in section
+    assert "| 97.0 (1.02, –, –) | at 0.6 |" in section
 
 
 # --- a verdict per finding --------------------------------------------------------------------

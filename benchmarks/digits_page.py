@@ -23,10 +23,7 @@ LINES = {
     "paths that leave the target again": "{re-crossing:~p}%",
     "reconstruction error (mean square of a pixel)": "{reconstruction error:~.4}",
     "reconstructions predicted as the digit they are of": "{reconstruction agreement:~p}%",
-    "milliseconds per digit and target, three paths": "{milliseconds, per digit and target:~}",
     "steps": "{steps:~.0}",
-    "seconds of training": "{training seconds:~.1}",
-    "seconds of the whole fit, report included": "{fit seconds:~.1}",
 }
 DASH = {
     "brightest pixel in the dash": "{brightest in the dash, sevens:~.3}",

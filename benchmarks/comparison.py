@@ -103,7 +103,7 @@ ABOUT_E2 = (
     "each column's range."
 )
 ABOUT_MEAN = (
-    "The mean over the paper's eight pairs of each method's mean over repeats. **Bold** is best, "
+    "The mean over the paper's pairs of each method's mean over repeats. **Bold** is best, "
     "as far as the digits shown can tell. In brackets the number of pairs where a method lacks "
     "some, or of repeats in the tables of single pairs; such a figure is never bold. *Diversity* "
     "is over instances with two counterfactuals or more."
@@ -116,12 +116,12 @@ ABOUT_PLAUSIBILITY = (
 ABOUT_TIME = (
     "Processor seconds: per 100 instances after fitting, of fitting, and of both together for 100 "
     "instances. FACE builds its graph when it is fitted; RobustX and the paper may count that "
-    "with every call. *Fitting* is the fit that was kept. All was timed in one run of 15 processes "
-    "that share a machine: small differences mean nothing."
+    "with every call. *Fitting* is the fit that was kept. Processes share a machine: small "
+    "differences mean nothing."
 )
 ABOUT_OWN = (
-    "The next tables are not the paper's. They have one seed, were timed on another machine, and "
-    "lack DiCE, which takes too long."
+    "The next tables are not the paper's. They lack DiCE, which takes too long. `runs.csv` says on "
+    "which machine each job was timed."
 )
 ABOUT_CONFIDENCE = (
     "First with a required probability of the target, on the same fit: share of its "

@@ -37,8 +37,8 @@ ABOUT = """# E5: the digits
 Made by `python -m benchmarks --experiment e5` on {name}, at commit {commit}, with {environment}, \
 on {machine}. The network that is explained has an \
 accuracy of {accuracy:.2p}% on the test digits. Seeds: {seeds}. Paths: {pairs} pairs of a digit \
-and a target (default recipe; the first seed has 300 digits, others 100), three paths each. Means \
-are weighted by counts."""
+and a target (default recipe; the first seed has more digits), three paths each. Means are \
+weighted by counts."""
 ABOUT_NEAREST = (
     "Distance to the nearest training digit, in root mean squares of a pixel: mean / smallest of "
     "all seeds."

@@ -3,10 +3,11 @@
 A `Claim` of the paper is tested pair by pair, and for every model: as printed, as read here, and
 the default recipe. Its tests are margins, positive where the sentence is true, each with a 95%
 interval: Student's, over seeds. Methods of E2 are compared on the same instances of each seed. (A
-bootstrap of five seeds and their instances covers 84% instead of 95%.) One rule grades all claims:
-a claim *holds* on a pair if the whole interval of every margin is positive; it is *confirmed* if it
-holds on every pair it names, *partly confirmed* if on some, and *not confirmed* if on none. Where
-an interval holds zero the pair is *open*, which counts as not holding, and is said.
+bootstrap of five seeds and their instances covers about 85% instead of 95%.) One rule grades all
+claims: a claim *holds* on a pair if the whole interval of every margin is positive; it is
+*confirmed* if it holds on every pair it names, *partly confirmed* if on some, and *not confirmed*
+if on none. Where an interval holds zero the pair is *open*, which counts as not holding, and is
+said.
 """
 
 from __future__ import annotations

@@ -340,8 +340,8 @@ ABOUT_TUNING = (
     "One option of each baseline at a time, on one seed, beside its figures in E2 with the same "
     "seed and its default: is a default here unfair to it? Mean over pairs. *DRCE-library* chooses "
     "as the library RobustX does: rows at least a quarter farther from the instance than the "
-    "nearest, not refined. Instances: {instances}; all others {most}. Most variants ran on another "
-    "machine than E2; on wine-RF, all baselines but C-CHVAE have the same figures on both."
+    "nearest, not refined. Instances: {instances}; all others {most}. Where E2 ran on another "
+    "machine, small differences mean nothing."
 )
 ABOUT_PRIVACY = (
     "Membership inference: the area under the ROC curve with which an attacker tells training rows "
@@ -366,7 +366,7 @@ def tuning(results: Results, e2: pd.DataFrame) -> list[str]:
     counts = {m.name: m.instances for m in (*plan.baselines, *plan.tuning) if m.name in shown}
     fewer = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
     about = ABOUT_TUNING.format(instances=fewer, most=plan.protocol.instances)
-    # Seconds are left out: not all variants ran on the machine of E2.
+    # Seconds are left out: variants may have run on another machine than E2.
     metrics = [metric for metric in METRICS if metric.key != "seconds"]
     text = compared(figures, results.pairs, found, metrics)
     return ["# One option of each baseline", results.made, about, text]
@@ -509,8 +509,8 @@ ABOUT_E4 = (
 )
 ABOUT_SWEEP = (
     "The same comparison with other numbers of clusters per label, on the same instances. Five is "
-    "the default, and its figures are E2's. Most fits with two and twelve were trained on another "
-    "machine, so small differences mean nothing."
+    "the default, and its figures are E2's. Where E2 ran on another machine, small differences "
+    "mean nothing."
 )
 CURVES = {
     "probability": "probability", "lof": "LOF", "lof_all": "LOF among all rows",

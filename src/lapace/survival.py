@@ -1,20 +1,19 @@
 """Survival: the chance that a counterfactual keeps its label when the classifier is retrained.
 
-A random forest learns the classifier's labels from bootstrap samples of the rows. The rows left out
-of a tree's sample show at which log-odds of the classifier a model of other rows still agrees.
-`agreement` is the slope of that curve. It puts the log-odds of a forest, where 0.7 is sure, and of
-an overfitted network, where 0.99 is not, on one scale.
+While fitting, a random forest learns the classifier's labels from bootstrap samples of the rows.
+The rows left out of a tree's sample show at which log-odds of the classifier a model of other rows
+still agrees. `agreement` is the slope of that curve. It puts the log-odds of a forest, where 0.7 is
+sure, and of an overfitted network, where 0.99 is not, on one scale. The forest is not kept, and
+decides about no row.
 
-A logistic curve in the log-odds times `agreement` gives the estimate; without probabilities, a
-curve in the forest's own log-odds. How widely the truth lies around it is the weight of a beta
-distribution. The coefficients come with the package: `python -m benchmarks.survival` fits
-them on classifiers that really were retrained. Where the user passes `fit(X, y, retrain=...)`, the
-retrained classifiers' votes update that distribution.
+A logistic curve in the log-odds times `agreement` gives the estimate. How widely the truth lies
+around it is the weight of a beta distribution. The coefficients come with the package:
+`python -m benchmarks.survival` fits them on classifiers that really were retrained. Where the user
+passes `fit(X, y, retrain=...)`, the retrained classifiers' votes update that distribution. Of a
+classifier of labels alone nothing is known but these votes.
 
 `Survival.estimate` is the one meaning of survival. It fills the column of a result, and
-`has_margin`, which the search for `best` and its marks ask, compares it with `LIKELY`. Labels alone
-seldom say that much; there a row has a margin if it is as likely to survive as half of the rows of
-its label.
+`has_margin`, which the search for `best` and its marks ask, compares it with `LIKELY`.
 """
 
 from __future__ import annotations
@@ -24,89 +23,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logit
 from scipy.stats import beta
 
-from lapace.arrays import Bools, Floats, Ints, batches
+from lapace.arrays import Bools, Floats, Ints
 from lapace.classifier import Classifier, Label
-from lapace.classifier.outputs import log_odds
+from lapace.classifier.outputs import score_odds
 from lapace.errors import ClassifierError, LapaceError
 from lapace.schema import Schema
 
-if TYPE_CHECKING:  # scikit-learn is slow to load, and only `fit` needs these
-    from sklearn.ensemble import RandomForestClassifier
-
-__all__ = ["Calibration", "Forest", "Retrain", "Survival", "retrained_classifiers"]
+__all__ = ["Calibration", "Retrain", "Survival", "retrained_classifiers"]
 
 Retrain: TypeAlias = Callable[[Any, Any, int], Any]
 Estimate: TypeAlias = tuple[Floats, Floats, Floats]  # survival and both ends of its 90% interval
 
 TREES, LEAF = 40, 3  # trees of the forest, and rows of a leaf, at least
-ROWS, RARE = 4_000, 50  # rows it learns from, at most; rows that no label loses
-CELLS = 1_000_000  # nodes visited at once
+ROWS, KEPT = 4_000, 50  # rows it learns from, at most; rows that no label loses
+TOLD = 0.9  # share of the rows whose label the highest of several scores must be
 RETRAINED = 10  # classifiers made by the user's function
 LEAST = 1e-4  # chance that an estimate leaves to the other side
 LIKELY = 0.95  # survival that `best` asks for
 STEP = 0.05  # intervals end at multiples of it: shares of 20 classifiers
-
-
-class Forest(NamedTuple):
-    """A random forest as plain arrays, which a file can hold.
-
-    Attributes:
-        roots: The first node of each tree.
-        feature: The column that a node compares.
-        threshold: The number it compares with; infinite at a leaf.
-        children: The next node for numbers up to the threshold, and above it; at a leaf, itself.
-        share: The share of each label among the node's rows, (nodes, labels).
-    """
-
-    roots: NDArray[np.int32]
-    feature: NDArray[np.int32]
-    threshold: Floats
-    children: NDArray[np.int32]
-    share: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, model: RandomForestClassifier, n_labels: int) -> Forest:
-        """Returns the trees of a fitted model whose classes are positions of labels."""
-        trees = [each.tree_ for each in model.estimators_]
-        *roots, n_nodes = np.cumsum([0, *(tree.node_count for tree in trees)])
-        left, right, feature, threshold = (
-            np.concatenate([getattr(tree, name) for tree in trees])
-            for name in ("children_left", "children_right", "feature", "threshold")
-        )
-        leaf, node = feature < 0, np.arange(n_nodes)
-        children = (
-            np.column_stack([left, right]) + np.repeat(roots, np.diff([*roots, n_nodes]))[:, None]
-        )
-        children[leaf] = node[leaf, None]
-        share = np.zeros((n_nodes, n_labels), dtype=np.float32)
-        share[:, model.classes_] = np.concatenate([tree.value[:, 0] for tree in trees])
-        return cls(
-            np.array(roots, np.int32),
-            np.where(leaf, 0, feature).astype(np.int32),
-            np.where(leaf, np.inf, threshold),
-            children.astype(np.int32),
-            share,
-        )
-
-    def __call__(self, x: NDArray[np.float32]) -> Floats:
-        """Returns the mean share of each label over the trees, (n, labels)."""
-        found = np.empty((len(x), self.share.shape[1]))
-        for part in batches(len(x), CELLS, len(self.roots)):
-            rows, node = np.arange(len(x[part]))[:, None], np.tile(self.roots, (len(x[part]), 1))
-            while True:
-                above = x[part][rows, self.feature[node]] > self.threshold[node]
-                node, before = self.children[node, above.astype(np.int8)], node
-                if (node == before).all():
-                    break
-            found[part] = self.share[node].mean(axis=1)
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,28 +56,25 @@ class Survival:
 
     Attributes:
         labels: The classifier's labels.
-        forest: The model of the classifier's labels.
         zero: The log-odds, against the next label, from which each label is predicted: 0 unless the
             classifier decides by a threshold of its own.
-        typical: The survival that half of the rows of each label reach, by the forest alone.
         agreement: The slope of the forest's agreement with the classifier in the classifier's
-            log-odds; NaN where the classifier has no probabilities.
+            log-odds; NaN where the classifier has none.
         retrained: Classifiers that the user's function made; not saved.
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(400, 2))
         >>> schema, codes = Schema.infer(rows), (rows[:, 0] > 0).astype(np.int64)
-        >>> survival = Survival.fit(("no", "yes"), schema, rows, codes, random_state=0)
-        >>> near_and_far, ones = np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([1, 1])
-        >>> estimate, low, high = survival.estimate(schema, near_and_far, ones, ones * np.nan)
+        >>> scores = lambda rows: np.stack([-2 * rows[:, 0], 2 * rows[:, 0]], axis=1)
+        >>> survival = Survival.fit(("no", "yes"), schema, rows, codes, scores, random_state=0)
+        >>> near_and_far, ones = np.array([[0.1, 0.0], [2.0, 0.0]]), np.array([1, 1])
+        >>> estimate, low, high = survival.estimate(schema, near_and_far, ones, np.array([0.4, 8]))
         >>> bool(estimate[0] < 0.95 < estimate[1]), bool((low <= high).all())
         (True, True)
     """
 
     labels: tuple[Label, ...]
-    forest: Forest
     zero: Floats
-    typical: Floats
     agreement: float
     retrained: tuple[Classifier, ...] = ()
 
@@ -147,45 +85,43 @@ class Survival:
         schema: Schema,
         cells: Floats,
         codes: Ints,
-        predict_proba: Callable[[Floats], Floats | None] | None = None,
+        scores_of: Callable[[Floats], Floats | None],
         *,
         random_state: int,
     ) -> Survival:
-        """Fits the forest, and finds where the classifier decides and where the forest agrees.
+        """Finds where the classifier decides, and where a forest of other rows agrees with it.
 
         Args:
             labels: The classifier's labels.
             schema: The columns.
             cells: Rows.
             codes: The labels the classifier gives them, as positions.
-            predict_proba: Gives the classifier's probabilities of rows, (n, labels); None where it
-                has none.
+            scores_of: Returns the classifier's scores of rows, (n, labels); None where it has none.
             random_state: Seed of everything random.
         """
         from sklearn.ensemble import RandomForestClassifier
 
         sample = _sample(codes, np.random.default_rng(random_state))
         cells, codes = cells[sample], codes[sample]
+        scores, unknown = scores_of(cells), np.zeros(len(labels))
+        if scores is None or not _tell_labels(scores, codes):
+            return cls(labels, unknown, np.nan)
+        zero = np.array([_decision(scores, codes, k) for k in range(len(labels))])
         model = RandomForestClassifier(
             TREES, min_samples_leaf=LEAF, oob_score=True, random_state=random_state
         )
-        x = schema.encode(cells).astype(np.float32)
-        forest = Forest.of(model.fit(x, codes), len(labels))
-        left_out = np.zeros((len(codes), len(labels)))
-        left_out[:, model.classes_] = np.nan_to_num(model.oob_decision_function_)
-        kept, lost = shipped(False)(_share_odds(left_out, codes)[:, None])
-        survives = kept / (kept + lost)
-        typical = [np.median(survives[codes == k]) if k in codes else 1 for k in range(len(labels))]
-        zero, agreement = np.zeros(len(labels)), np.nan
-        probability = None if predict_proba is None else predict_proba(cells)
-        if probability is not None:
-            zero = np.array([_decision(probability, codes, k) for k in range(len(labels))])
-            agrees = left_out.argmax(axis=1) == codes
-            agreement = _slope(log_odds(probability, codes) - zero[codes], agrees)
-        return cls(labels, forest, zero, np.array(typical), agreement)
+        model.fit(schema.encode(cells).astype(np.float32), codes)
+        left_out = np.nan_to_num(model.oob_decision_function_)
+        agrees = model.classes_[left_out.argmax(axis=1)] == codes
+        return cls(labels, zero, _slope(score_odds(scores, codes) - zero[codes], agrees))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known: not for a classifier of labels alone, without refits."""
+        return bool(self.retrained) or not np.isnan(self.agreement)
 
     def estimate(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Estimate:
-        """Estimates the chance that rows keep a label.
+        """Estimates the chance that rows keep a label; NaN where nothing is known.
 
         Args:
             schema: The columns; wider than the fitted ones where rows have unseen levels.
@@ -202,11 +138,9 @@ class Survival:
         self, schema: Schema, cells: Floats, codes: Ints, odds: Floats
     ) -> tuple[Floats, Floats]:
         """Returns the parameters of each row's beta distribution, given `estimate`'s arguments."""
-        kept, lost = shipped(True)(self.scaled(codes, odds)[:, None])
-        bare = np.isnan(kept)
-        if bare.any():
-            by_forest = self.forest_odds(schema, cells[bare], codes[bare])
-            kept[bare], lost[bare] = shipped(False)(by_forest[:, None])
+        kept, lost = shipped()((odds - self.zero[codes]) * self.agreement)
+        if self.retrained:  # without odds, half a vote for either side
+            kept, lost = (np.where(np.isnan(votes), 0.5, votes) for votes in (kept, lost))
         wanted = np.array(self.labels, dtype=object)[codes]
         for classifier in self.retrained:
             label = np.array(classifier.labels, dtype=object)[classifier.predict(cells, schema)]
@@ -216,68 +150,40 @@ class Survival:
 
     def has_margin(self, schema: Schema, cells: Floats, codes: Ints, odds: Floats) -> Bools:
         """Tells whether rows are likely to keep their label; the arguments are `estimate`'s."""
-        labels_only = np.isnan(odds) & (not self.retrained)
-        needed = np.where(labels_only, np.minimum(self.typical[codes], LIKELY), LIKELY)
         kept, lost = self._votes(schema, cells, codes, odds)
-        enough: Bools = kept / (kept + lost) >= needed - 1e-9
+        enough: Bools = kept / (kept + lost) >= LIKELY - 1e-9  # NaN has none
         return enough
 
-    def scaled(self, codes: Ints, odds: Floats) -> Floats:
-        """Returns log-odds beyond the decision, times `agreement`; NaN where either is unknown."""
-        scaled: Floats = (odds - self.zero[codes]) * self.agreement
-        return scaled
-
-    def forest_odds(self, schema: Schema, cells: Floats, codes: Ints) -> Floats:
-        """Returns the forest's log-odds of labels; levels unseen in training count as no level."""
-        return _share_odds(self.forest(schema.encode(cells).astype(np.float32)), codes)
+    def margin_odds(self, codes: Ints) -> Floats:
+        """Returns the log-odds from which labels are likely to be kept, without refits."""
+        slope, intercept = shipped().coefficients
+        enough: Floats = (logit(LIKELY) - intercept) / slope / self.agreement
+        return self.zero[codes] + enough
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Returns plain arrays by name, for a file; 0 stands for NaN."""
-        numbers = np.nan_to_num([*self.zero, *self.typical, self.agreement])
-        threshold = np.where(np.isinf(self.forest.threshold), 0.0, self.forest.threshold)
-        return {**self.forest._asdict(), "threshold": threshold, "numbers": numbers}
+        return {"numbers": np.nan_to_num([*self.zero, self.agreement])}
 
     @classmethod
-    def of_arrays(
-        cls, labels: tuple[Label, ...], arrays: Mapping[str, NDArray[Any]], width: int
-    ) -> Survival:
-        """Restores what `arrays` returned; anything else is refused with a ValueError.
+    def of_arrays(cls, labels: tuple[Label, ...], arrays: Mapping[str, NDArray[Any]]) -> Survival:
+        """Restores what `arrays` returned; anything else is refused with a ValueError."""
+        numbers = arrays.get("numbers", np.empty(0))
+        right = numbers.shape == (len(labels) + 1,) and numbers.dtype == np.float64
+        if {*arrays} != {"numbers"} or not right or not np.isfinite(numbers).all():
+            raise ValueError("the numbers of survival do not fit the labels")
+        *zero, agreement = numbers.tolist()
+        if agreement < 0:
+            raise ValueError("the numbers of survival do not fit together")
+        return cls(labels, np.array(zero), agreement or np.nan)
 
-        Args:
-            labels: The classifier's labels.
-            arrays: By name.
-            width: Width of an encoded row.
-        """
-        n, kinds = (
-            len(arrays.get("feature", ())),
-            {name: a.dtype.name for name, a in arrays.items()},
-        )
-        shapes = {
-            "roots": (TREES,), "feature": (n,), "threshold": (n,), "children": (n, 2),
-            "share": (n, len(labels)), "numbers": (2 * len(labels) + 1,),
-        }  # fmt: skip
-        types = dict.fromkeys(("roots", "feature", "children"), "int32")
-        types |= {"share": "float32", "threshold": "float64", "numbers": "float64"}
-        if {name: a.shape for name, a in arrays.items()} != shapes or kinds != types:
-            raise ValueError("the forest does not fit the columns")
-        node, children, roots = np.arange(n)[:, None], arrays["children"], arrays["roots"]
-        *numbers, agreement = arrays["numbers"].tolist()
-        zero, typical = np.array(numbers).reshape(2, -1)
-        sound = (
-            (children >= node) & (children < n),  # a walk ends
-            (roots >= 0) & (roots < n),
-            (arrays["feature"] >= 0) & (arrays["feature"] < width),
-            (arrays["share"] >= 0) & (arrays["share"] <= 1),
-            np.isfinite(arrays["threshold"]),
-            np.isfinite(arrays["numbers"]),
-            agreement >= 0,
-        )
-        if not all(np.all(each) for each in sound):
-            raise ValueError("the numbers of the forest do not fit together")
-        leaf = (children == node).all(axis=1)
-        parts = {name: arrays[name] for name in Forest._fields}
-        forest = Forest(**{**parts, "threshold": np.where(leaf, np.inf, parts["threshold"])})
-        return cls(labels, forest, zero, typical, agreement or np.nan)
+
+def _tell_labels(scores: Floats, codes: Ints) -> bool:
+    """Returns whether the highest of three scores or more is the label of nearly all rows.
+
+    One-against-one values of three labels, for instance, are not scores of single labels. Of two
+    labels, `_decision` finds where the classifier decides.
+    """
+    return scores.shape[1] == 2 or bool((scores.argmax(axis=1) == codes).mean() >= TOLD)
 
 
 def _sample(codes: Ints, rng: np.random.Generator) -> Ints:
@@ -285,18 +191,13 @@ def _sample(codes: Ints, rng: np.random.Generator) -> Ints:
     share, parts = min(1.0, ROWS / len(codes)), []
     for label in np.unique(codes):
         rows = rng.permutation(np.flatnonzero(codes == label))
-        parts.append(rows[: max(round(share * len(rows)), RARE)])
+        parts.append(rows[: max(round(share * len(rows)), KEPT)])
     return np.sort(np.concatenate(parts))
 
 
-def _share_odds(share: Floats, codes: Ints) -> Floats:
-    """Returns the log-odds of labels by their share of the trees; half a tree stands for none."""
-    return log_odds(np.maximum(share, 1 / (2 * TREES)), codes)
-
-
-def _decision(probability: Floats, codes: Ints, label: int) -> float:
+def _decision(scores: Floats, codes: Ints, label: int) -> float:
     """Finds the log-odds from which a label is predicted: 0 where that explains most rows."""
-    odds = log_odds(probability, np.full(len(codes), label))
+    odds = score_odds(scores, np.full(len(codes), label))
     order, predicted = np.argsort(odds, kind="stable"), codes == label
     # Rows that a cut before each place of the order would get wrong.
     below, above = predicted[order].cumsum(), (~predicted[order])[::-1].cumsum()[::-1]
@@ -319,29 +220,28 @@ def _slope(odds: Floats, agrees: Bools) -> float:
 
 
 class Calibration(NamedTuple):
-    """A logistic curve from signals to survival, and how closely survival follows it.
+    """A logistic curve from scaled log-odds to survival, and how closely survival follows it.
 
     Attributes:
-        coefficients: One per signal, and the intercept.
+        coefficients: The slope and the intercept.
         weight: The number of retrained classifiers that the estimate is worth.
     """
 
     coefficients: Floats
     weight: float
 
-    def __call__(self, signals: Floats) -> tuple[Floats, Floats]:
-        """Returns both parameters of a beta distribution for signals, (n, slopes)."""
-        *slopes, intercept = self.coefficients
-        estimate = expit(signals @ slopes + intercept)
-        estimate = np.clip(estimate, LEAST, 1 - LEAST)
+    def __call__(self, scaled: Floats) -> tuple[Floats, Floats]:
+        """Returns both parameters of a beta distribution."""
+        slope, intercept = self.coefficients
+        estimate = np.clip(expit(scaled * slope + intercept), LEAST, 1 - LEAST)
         return estimate * self.weight, (1 - estimate) * self.weight
 
 
 @cache
-def shipped(has_probability: bool) -> Calibration:
+def shipped() -> Calibration:
     """Returns the calibration that comes with the package."""
     text = files(__package__).joinpath("calibration.toml").read_text(encoding="utf-8")
-    entry = tomllib.loads(text)["probability" if has_probability else "labels"]
+    entry = tomllib.loads(text)
     return Calibration(np.array(entry["coefficients"]), entry["weight"])
 
 

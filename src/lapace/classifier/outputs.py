@@ -23,9 +23,12 @@ __all__ = [
     "as_array",
     "as_label",
     "as_probability",
+    "decision_scores",
     "distinct_labels",
     "log_odds",
+    "log_scores",
     "predict_method",
+    "score_odds",
     "short",
 ]
 
@@ -153,11 +156,47 @@ def log_odds(probability: Floats, codes: Ints) -> Floats:
         >>> log_odds(np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]), np.array([0, 1])).round(2)
         array([ 0.69, -2.08])
     """
-    rows, others = np.arange(len(codes)), np.maximum(probability, LEAST)
-    own = others[rows, codes]
-    others[rows, codes] = 0.0
-    odds: Floats = np.log(own) - np.log(others.max(axis=1))
+    return score_odds(log_scores(probability), codes)
+
+
+def log_scores(probability: Floats) -> Floats:
+    """Returns log-probabilities as scores for `score_odds`; very small ones count as `LEAST`."""
+    scores: Floats = np.log(np.maximum(probability, LEAST))
+    return scores
+
+
+def score_odds(scores: Floats, codes: Ints) -> Floats:
+    """Returns how far each row's label is above the best other label, by scores.
+
+    Args:
+        scores: Of each label, (n, labels): log-probabilities, or decision values; NaN if unknown.
+        codes: The label of each row, as a position.
+    """
+    rows, others = np.arange(len(codes)), scores.copy()
+    own = scores[rows, codes]
+    others[rows, codes] = -np.inf
+    odds: Floats = own - others.max(axis=1)
     return odds
+
+
+def decision_scores(values: Any, rows: int, width: int) -> Floats | None:
+    """Returns what a `decision_function` returned as scores of labels, (rows, width).
+
+    With two labels it is one value a row, the second label's odds; with more a column a label. Any
+    other shape says nothing about single labels: None.
+
+    Examples:
+        >>> decision_scores([1.5, -0.5], 2, 2).tolist()
+        [[-0.75, 0.75], [0.25, -0.25]]
+    """
+    try:
+        array = as_array(values).astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+    if width == 2 and array.shape in ((rows,), (rows, 1)):
+        half = array.reshape(rows) / 2
+        return np.stack([-half, half], axis=1)
+    return array if width > 2 and array.shape == (rows, width) else None
 
 
 def as_array(values: Any) -> NDArray[Any]:

@@ -16,7 +16,9 @@ from lapace.classifier.outputs import (
     as_array,
     as_label,
     as_probability,
+    decision_scores,
     distinct_labels,
+    log_scores,
     predict_method,
 )
 from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean, warn
@@ -43,15 +45,23 @@ PREDICT_MOST_PROBABLE = {
 
 
 class Prediction(NamedTuple):
-    """A classifier's labels and probabilities of some rows.
+    """A classifier's labels, probabilities and scores of some rows.
 
     Attributes:
         codes: Positions in the classifier's labels.
         probability: One column per label, or None where the classifier offers none.
+        scores: One column per label, whose differences are odds: log-probabilities, or the values
+            of a `decision_function`. None for a classifier of labels alone.
     """
 
     codes: Ints
-    probability: Floats | None
+    probability: Floats | None = None
+    scores: Floats | None = None
+
+    @classmethod
+    def of(cls, codes: Ints, probability: Floats) -> Prediction:
+        """Returns a prediction with probabilities, whose logarithms are the scores."""
+        return cls(codes, probability, log_scores(probability))
 
 
 class Classifier:
@@ -159,21 +169,25 @@ class Classifier:
         """Returns labels and probabilities, with one call of the model where one is enough.
 
         The label is always what `predict` returns: for models known to predict their most probable
-        class it is read off the probabilities, except near ties; all others are called twice. A
+        class it is read off the probabilities, except near ties; all others are called twice, also
+        where a `decision_function` gives the odds of a model without probabilities. A
         label's column of the probabilities is found by the model's `classes_`; a model without them
         must give its columns in the order of the sorted labels.
         """
         rows = len(cells)
-        if not rows or not (self.has_probability or hasattr(self.model, "predict_both")):
+        if not rows:
             none = np.empty((0, len(self.labels))) if self.has_probability else None
-            return Prediction(self.predict(cells, schema), none)
+            return Prediction(np.empty(0, dtype=np.int64), none, none)
         frame = self._frame(cells, schema)
+        if not (self.has_probability or hasattr(self.model, "predict_both")):
+            codes = self._codes(*self._labels_of(frame, rows))
+            return Prediction(codes, scores=self._decision(frame, rows))
         if hasattr(self.model, "predict_both"):
             output = self._call(self.model.predict_both, frame, rows)
             codes = self._codes(*distinct_labels(output.labels, rows))
             # Scores that look like probabilities in some calls only are none.
             if output.probability is None or not self.has_probability:
-                return Prediction(codes, None)
+                return Prediction(codes)
             classes = self._classes() or self.labels  # a service may name them only when queried
             probability = as_probability(output.probability, rows, len(classes))
         else:
@@ -189,7 +203,15 @@ class Classifier:
                 codes[~clear] = self.predict(cells[~clear], schema)
             else:
                 codes = self._codes(*self._labels_of(frame, rows))
-        return Prediction(codes, probability[:, [classes.index(label) for label in self.labels]])
+        return Prediction.of(codes, probability[:, [classes.index(label) for label in self.labels]])
+
+    def _decision(self, frame: Any, rows: int) -> Floats | None:
+        """Returns the scores that the model's `decision_function` gives labels, if it has one."""
+        method, classes = getattr(self.model, "decision_function", None), self._classes()
+        if not callable(method) or classes is None:
+            return None
+        scores = decision_scores(self._call(method, frame, rows), rows, len(classes))
+        return None if scores is None else scores[:, [classes.index(k) for k in self.labels]]
 
     def _frame(self, cells: Floats, schema: Schema | None = None) -> Any:
         """Returns rows as the model was fitted: with the names of columns, or without.

@@ -11,10 +11,10 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints
 from lapace.budget import BudgetError
 from lapace.constraints import Constraint, System
-from lapace.explainer.endpoints import Paths
-from lapace.explainer.minimal import MinimalRows, with_marks
+from lapace.explainer.minimal import MinimalRows, marks
 from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import Problem
+from lapace.explainer.starts import Paths
 from lapace.paths import join_rows
 from lapace.result import Counterfactuals, Explanation
 
@@ -79,7 +79,6 @@ def make_explanation(
     minimal = {
         pick: _counterfactuals(problem, explanation, join_rows([r.rows[pick] for r in results]))
         for pick in results[0].rows
-        if pick in problem.search.picks
     }
     return replace(explanation, minimal=minimal)
 
@@ -96,12 +95,10 @@ def with_rows(problem: Problem, explanation: Explanation, rows: MinimalRows) -> 
     for i in rows.instance.tolist():
         status[i], reason[i] = "answered", "No path leads there; a row off the paths does."
     explanation = replace(explanation, status=tuple(status), reason=tuple(reason))
-    rows = with_marks(rows, Oracle(problem))
-    added = {"nearest": rows, "best": rows}
+    mark = marks(Oracle(problem), rows.steps, rows.instance, rows.density)
+    added = _counterfactuals(problem, explanation, rows._replace(mark=mark))
     minimal = {
-        pick: others.where(~np.isin(others.instance, rows.instance)).joined(
-            _counterfactuals(problem, explanation, added[pick])
-        )
+        pick: others.where(~np.isin(others.instance, rows.instance)).joined(added)
         for pick, others in explanation.minimal.items()
     }
     return replace(explanation, minimal=minimal)
@@ -126,6 +123,7 @@ def _counterfactuals(
         probability=steps.probability,
         density=rows.density,
         distance=problem.distances(steps.cells, rows.instance),
+        effort=problem.efforts(steps.cells, rows.instance),
         rank=rows.rank,
         mark=rows.mark,
         ids=instances.reading.ids,
@@ -189,10 +187,8 @@ def _statuses(
     infeasible = frozenset[int]().union(*(result.infeasible for result in results))
     unsolved = frozenset[int]().union(*(result.unsolved for result in results))
     ok: Bools = ((paths["valid"] == 1) & paths["feasible"]).any(axis=1)
-    to_prototype = paths["prototype"] >= 0
-    n_paths = np.bincount(paths["instance"], weights=to_prototype, minlength=count).astype(int)
-    n_ok = np.bincount(paths["instance"], weights=ok & to_prototype, minlength=count).astype(int)
-    sampled = set(paths["instance"][ok & ~to_prototype].tolist())
+    n_paths = np.bincount(paths["instance"], minlength=count)
+    n_ok = np.bincount(paths["instance"], weights=ok, minlength=count).astype(int)
     rows = [rows for result in results for rows in result.rows.values()]
     off_path = {i for part in rows for i in part.instance[part.steps.ok].tolist()}
     sure = f" with probability {problem.confidence:g}" if problem.confidence else ""
@@ -208,9 +204,8 @@ def _statuses(
             entry = ("infeasible", _contradiction(contradictions.of(instances.cells[i])))
         elif n_ok[i]:
             entry = ("answered", f"{n_ok[i]} of {n_paths[i]} paths lead to {target}.")
-        elif i in sampled or i in off_path:
-            other = "one to a sampled endpoint" if i in sampled else "a row off the paths"
-            text = f"No path to a prototype leads to {target}{under}; {other} does."
+        elif i in off_path:
+            text = f"No path leads to {target}{under}; a row off the paths does."
             entry = ("answered", text)
         elif i in unsearched:
             entry = ("none_found", f"{ended} {CUT_SHORT}")

@@ -254,7 +254,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             coded,
             cells,
             codes,
-            lambda rows: classifier.query(rows).probability,
+            lambda rows: classifier.query(rows).scores,
             random_state=random_state,
         )
         if retrain is not None:

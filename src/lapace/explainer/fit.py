@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Fitted",
     "Prototype",
-    "SampledEndpoints",
+    "Samples",
     "Trained",
     "fit_model",
     "judge_again",
@@ -51,7 +51,7 @@ __all__ = [
 
 EMPHASIS = 1.5  # weight of a category in k-means, against a standardised number
 MEMBERS = 1000  # members of a cluster a repair looks at, at most
-SAMPLES, SAMPLE_CELLS = 4_000, 2_000_000  # sampled endpoints per label, and their cells, at most
+SAMPLES, SAMPLE_CELLS = 4_000, 2_000_000  # rows sampled per label, and their cells, at most
 
 
 @dataclass(frozen=True)
@@ -83,20 +83,16 @@ class Prototype:
     note: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class SampledEndpoints:
-    """Rows drawn from each label's density: endpoints for short paths, beside the prototypes.
+class Samples(NamedTuple):
+    """Rows drawn from each label's density, near which searches start.
 
-    Five prototypes cannot be near every instance. The classifier has not been queried about these;
-    a search does so before it uses one.
+    The classifier has not been queried about them; a search does so before it uses one.
 
     Attributes:
-        z: Latent points.
-        cells: Their rows.
+        cells: The rows.
         label: The label each was drawn for, as a position.
     """
 
-    z: torch.Tensor
     cells: Floats
     label: Ints
 
@@ -134,8 +130,8 @@ class Fitted:
         return tuple(p for p in self.prototypes if p.code == code and self.is_endpoint(p))
 
     @cached_property
-    def sampled_endpoints(self) -> SampledEndpoints:
-        """The same draw for every call; empty for the paper's recipe."""
+    def samples(self) -> Samples:
+        """The same draw for every call; none for the paper's recipe."""
         decoder = self.decoder
         usable = [k for k in range(len(self.labels)) if self.of_label(k)]
         count = min(SAMPLES, SAMPLE_CELLS // len(self.schema.features))
@@ -143,9 +139,8 @@ class Fitted:
         generator = torch.Generator().manual_seed(0)
         none = torch.empty((0, decoder.model.shape.latent))
         z = torch.cat([none, *(decoder.sampler(k).sample(count, generator) for k in usable)])
-        z = z.to(decoder.device)
         label = np.repeat(np.array(usable, dtype=np.int64), count)
-        return SampledEndpoints(z, decoder.decode(z, label), label)
+        return Samples(decoder.decode(z.to(decoder.device), label), label)
 
 
 class Trained(NamedTuple):
@@ -305,8 +300,8 @@ def _judge(
 ) -> tuple[Bools, Floats]:
     """Whether the classifier gives rows their label, and its probability; NaN where unknown."""
     # A classifier may validate its input, and raise on rows that no table held: not valid.
-    predicted, probability, _ = query_rows(classifier, cells, schema, known_row=known_row)
-    return predicted == codes, probability[np.arange(len(cells)), codes]
+    found, _ = query_rows(classifier, cells, schema, known_row=known_row)
+    return found.codes == codes, found.probability[np.arange(len(cells)), codes]
 
 
 def judge_centroids(

@@ -1,10 +1,10 @@
 """Makes rows minimal: undoes changes and pulls numbers back while a row stays acceptable.
 
-`find_minimal` makes starts of all instances minimal: the closest row of an instance is its
-`nearest`; rows that also keep a margin and a floor are the different ways of `best`. Taking changes
-back ends in local optima. So the search goes on from the closest rows with one number at the end of
-its range (`_extended`), and, where there are few ways, from the starts with a feature fixed
-(`_with_one_fixed`).
+`find_minimal` makes starts of all instances minimal. The row of least effort that is ok is an
+instance's `nearest`. Rows that also keep a margin of the classifier's odds are its *ways*, the rows
+of `best`. Each way has two ends: `safe`, which keeps the margin, its numbers rounded outward, and
+`enough`, which is made minimal from it among all ok rows. The classifier alone says what is
+acceptable; density only orders and marks.
 
 Three steps make rows minimal. `undo` puts changes back, the costliest first. `pull` moves each
 number that is still changed back as far as it goes. `settle` repeats both for single changes, until
@@ -15,28 +15,32 @@ acceptable. All work on all rows together: each round is one call of `accept`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints, first_of_each, matches, places_in_groups
-from lapace.explainer.endpoints import Paths, Starts, near_samples
-from lapace.explainer.oracle import FLOOR, MARGIN, OK, RARE, SOUND, Oracle
+from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import InstanceRows, Problem
+from lapace.explainer.starts import Paths, Starts
 from lapace.paths import Steps, join_rows, take_rows
-from lapace.schema import Schema
+from lapace.schema import Feature, Schema
 
-__all__ = ["Accept", "MinimalRows", "find_minimal", "pull", "settle", "undo", "with_marks"]
+__all__ = ["Accept", "MinimalRows", "find_minimal", "pull", "rounded", "settle", "undo"]
 
 SECTIONS = 5  # that a round cuts what is undecided into
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
-FIXED = 4  # one in so many starts is used again with a feature fixed
-WIDER = 10  # times as many sampled rows are tried for `best` where none has a margin
+ROUND_SHARE = 0.01  # of the usual range: the largest step that numbers are rounded to
+ROUND_STEPS = 7  # of 1, 2 and 5 times a power of ten that are tried
+UNUSUAL = 0.05  # the floor: a share of the training rows of the target is less dense
+UNUSUAL_PRICE = 1.5  # what the effort of a way below the floor is multiplied by
+ALIKE = 1.05  # times the least effort: up to it fewer changes decide, then the order of columns
 
 # Rows, and which of the starting rows each comes from → whether each is acceptable.
 Accept: TypeAlias = Callable[[Floats, Ints], Bools]
+Make: TypeAlias = Callable[..., Floats]
 
 
 class MinimalRows(NamedTuple):
@@ -48,7 +52,7 @@ class MinimalRows(NamedTuple):
         prototype: The prototype of the path that comes closest to it; -1 for none.
         steps: The row, evaluated.
         density: The share of the target's training rows that are less dense.
-        mark: What a best row lacks, in words.
+        mark: What the row lacks, in words.
     """
 
     instance: Ints
@@ -58,237 +62,177 @@ class MinimalRows(NamedTuple):
     density: Floats
     mark: NDArray[np.object_]
 
-    def as_rows(self, demand: int) -> InstanceRows:
+    def as_rows(self) -> InstanceRows:
         """Returns the rows alone."""
-        return InstanceRows.of(self.steps.cells, self.instance, demand)
+        return InstanceRows(self.steps.cells, self.instance)
 
 
 def find_minimal(
-    problem: Problem,
-    instance: Ints,
-    starts: Starts,
-    paths: Paths,
-    free: Mapping[str, MinimalRows],
-    oracle: Oracle,
-) -> tuple[dict[str, MinimalRows], InstanceRows]:
-    """Finds `nearest` and `best` of some instances by making starts minimal.
+    problem: Problem, instance: Ints, starts: Starts, paths: Paths, oracle: Oracle
+) -> dict[str, MinimalRows]:
+    """Finds `nearest`, and both ends of `best`, of some instances by making starts minimal.
 
-    Rows of `best` keep a margin and a floor where a start of the instance does; else the floor;
-    else a margin. Where no start has either, `nearest` is given. All but the first are marked.
+    Where no start of an instance keeps a margin, its ways are minimal among ok rows, and marked.
 
     Args:
         problem: The problem.
         instance: Positions of the instances.
         starts: Ok rows to start from.
         paths: The paths of the instances.
-        free: Rows found without the query's constraints, by pick. Where all rows of an instance
-            satisfy them, it is not searched for again.
         oracle: Evaluates rows.
 
     Returns:
-        The rows by pick, and all rows that were made minimal.
+        The rows by name: `nearest`, `best` (the safe ends) and `enough` (the other ends).
     """
-    done = _complying(problem, instance, free)
-    todo_nearest, todo_best = (
-        np.setdiff1d(instance, done[pick].instance if pick in done else [])
-        for pick in ("nearest", "best")
-    )
-    some = take_rows(starts, np.isin(starts.instance, todo_nearest))
-    parts = [some.closest(OK, problem.search.n_starts)]
-    if "best" in problem.search.picks:
-        parts += _starts_of_best(problem, todo_best, starts, oracle)
-    rows = _made(problem, oracle, join_rows(parts), undo)
-    if problem.search.frugal:
-        rows = join_rows([_closest(problem, rows), _different(problem, rows)])
-    elif problem.schema.shape is None:
-        closest = join_rows([_closest(problem, rows), _different(problem, rows, count=1)])
-        extended = _extended(problem, oracle, closest)
-        more = join_rows([extended, _with_one_fixed(problem, oracle, starts, rows)])
-        rows = join_rows([rows, _made(problem, oracle, more, undo)])
-    rows = _made(problem, oracle, rows, pull)
-    spare = 2 * problem.search.n_best  # what is made smaller may be alike then
-    chosen = join_rows([_closest(problem, rows), _different(problem, rows, spare)])
-    chosen = _made(problem, oracle, chosen, settle)
-    # Nothing that is known to be ok is closer than `nearest`: no row of `best`, and no start.
-    ok_rows = [InstanceRows.of(chosen.cells, chosen.instance, OK), starts.closest(OK, 1)]
-    ok_rows += [done["nearest"].as_rows(OK)] if "nearest" in done else []
-    nearest = _made(problem, oracle, _closest(problem, join_rows(ok_rows)), settle)
-    nearest = _with_best_step(problem, instance, nearest, paths)
-    results = {"nearest": _evaluated(problem, nearest, paths, oracle)}
-    if "best" in problem.search.picks:
-        best = _different(problem, chosen)
-        lacking = np.setdiff1d(todo_best, best.instance)  # where no row has a margin
-        best = join_rows([best, take_rows(nearest, np.isin(nearest.instance, lacking))])
-        best_rows = [_evaluated(problem, best, paths, oracle)]
-        best_rows += [done["best"]] if "best" in done else []
-        every = join_rows(best_rows)
-        results["best"] = take_rows(every, np.lexsort((every.rank, every.instance)))
-    return results, join_rows([rows, chosen])
+    made, picks = _Maker(problem, oracle), problem.search.picks
+    sure = take_rows(starts, starts.margin & problem.asks_margin & ("best" in picks))
+    # Where no start keeps a margin, or none is asked, ways are minimal among all ok rows.
+    plain = starts
+    if "nearest" not in picks:
+        plain = take_rows(starts, ~np.isin(starts.instance, sure.instance))
+    ok_rows = made.minimal(plain.least_effort(problem.search.n_starts), margin=False)
+    results: dict[str, MinimalRows] = {}
+    if "best" in picks:
+        safe = made.minimal(sure.least_effort(problem.search.n_starts), margin=True)
+        safe = made.different(safe)
+        other = made.different(take_rows(ok_rows, ~np.isin(ok_rows.instance, safe.instance)))
+        enough = made.settled(safe, margin=False)
+        ends = [join_rows([safe, other]), join_rows([enough, other])]
+        order = np.argsort(ends[0].instance, kind="stable")
+        safe, enough = (take_rows(end, order) for end in ends)
+        keeps = np.isin(safe.instance, sure.instance)
+        ok_rows = join_rows([ok_rows, enough])
+        safe = made.rounded(safe, keeps)
+        if not problem.asks_margin:
+            enough = safe
+        lacking = made.with_best_step(np.setdiff1d(instance, safe.instance), paths)
+        safe, enough = (join_rows([end, lacking]) for end in (safe, enough))
+        results = {
+            name: made.evaluated(rows, paths) for name, rows in (("best", safe), ("enough", enough))
+        }
+    if "nearest" in picks:
+        # Nothing that is known to be ok takes less effort: no end of a way, and no start.
+        nearest = made.least_effort(join_rows([ok_rows, starts.least_effort(1)]))
+        nearest = made.settled(nearest, margin=False)
+        lacking = made.with_best_step(np.setdiff1d(instance, nearest.instance), paths)
+        results["nearest"] = made.evaluated(join_rows([nearest, lacking]), paths)
+    return results
 
 
-def _complying(
-    problem: Problem, instance: Ints, free: Mapping[str, MinimalRows]
-) -> dict[str, MinimalRows]:
-    """Returns by pick the rows found without constraints of instances whose rows all keep them."""
-    done = {}
-    for pick, every in free.items():
-        rows = take_rows(every, np.isin(every.instance, instance))
-        originals = problem.instances.cells[rows.instance]
-        ok = rows.steps.ok & problem.system.feasible(rows.steps.cells, originals)
-        done[pick] = take_rows(rows, ~np.isin(rows.instance, rows.instance[~ok]))
-    return done
+class _Maker:
+    """Makes rows of one search minimal, and chooses among them."""
+
+    def __init__(self, problem: Problem, oracle: Oracle) -> None:
+        self.problem = problem
+        self.oracle = oracle
+
+    def minimal(self, rows: InstanceRows, *, margin: bool) -> InstanceRows:
+        """Returns the most promising rows of each instance, made minimal.
+
+        Of the rows whose changes are undone only those go on that may become one of the picks.
+        """
+        rows = self._made(undo, rows, margin)
+        spare = 2 * self.problem.search.n_best  # what is made smaller may be alike then
+        return self.settled(self.different(rows, spare), margin=margin)
+
+    def settled(self, rows: InstanceRows, *, margin: bool) -> InstanceRows:
+        """Returns rows whose numbers are pulled back, and which are then minimal."""
+        return self._made(settle, self._made(pull, self._made(undo, rows, margin), margin), margin)
+
+    def rounded(self, rows: InstanceRows, margin: Bools) -> InstanceRows:
+        """Returns rows with numbers a person would say, still acceptable."""
+        return self._made(rounded, rows, margin)
+
+    def _made(self, make: Make, rows: InstanceRows, margin: Bools | bool) -> InstanceRows:
+        problem = self.problem
+        if problem.schema.shape is not None or not len(rows.instance):
+            return rows  # pixels are not undone one by one: that leaves noise, not an image
+        margins = np.broadcast_to(margin, len(rows.instance))
+        cells = make(
+            rows.cells,
+            problem.instances.cells[rows.instance],
+            lambda tried, of: self.oracle.accepts(tried, rows.instance[of], margins[of]),
+            problem.schema,
+            problem.weights,
+        )
+        return rows._replace(cells=cells)
+
+    def least_effort(self, rows: InstanceRows) -> InstanceRows:
+        """Returns the row of least effort of each instance."""
+        effort = self.problem.efforts(rows.cells, rows.instance)
+        return take_rows(rows, first_of_each(rows.instance, effort))
+
+    def different(self, rows: InstanceRows, count: int | None = None) -> InstanceRows:
+        """Returns the cheapest different ways of each instance: `n_best` at most, or `count`.
+
+        Effort counts half as much again below the floor. Among ways within a twentieth of the
+        cheapest, the one with fewer changes comes first, then the one that changes columns further
+        to the left. Two ways are different if neither changes all the features that the other
+        changes, or if they differ in a category.
+        """
+        schema, instance = self.problem.schema, rows.instance
+        changed = schema.changed(self.problem.instances.cells[instance], rows.cells)
+        price = self.problem.efforts(rows.cells, instance)
+        price = price * np.where(self._density(rows) < UNUSUAL, UNUSUAL_PRICE, 1.0)
+        n_changes = changed.sum(axis=1)
+        order = np.lexsort((price, *(~changed).T[::-1], n_changes))  # fewest changes, then columns
+        tie = np.empty(len(order), dtype=np.int64)
+        tie[order] = np.arange(len(order))
+        rest, chosen = np.arange(len(instance)), [np.arange(0)]
+        for _ in range(count or self.problem.search.n_best):
+            least = np.full(instance.max(initial=-1) + 1, np.inf)
+            np.minimum.at(least, instance[rest], price[rest])
+            near = rest[price[rest] <= ALIKE * least[instance[rest]] + 1e-12]
+            first = near[first_of_each(instance[near], tie[near])]
+            chosen.append(first)
+            theirs = first[np.searchsorted(instance[first], instance[rest])]
+            a, b = changed[rest], changed[theirs]
+            apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
+            levels = schema.changed(rows.cells[rest], rows.cells[theirs])
+            rest = rest[apart | levels[:, schema.coding.categorical].any(axis=1)]
+        every = np.concatenate(chosen)
+        return take_rows(rows, every[np.argsort(instance[every], kind="stable")])
+
+    def _density(self, rows: InstanceRows) -> Floats:
+        feasible = np.ones(len(rows.instance), dtype=bool)
+        return self.oracle.density(
+            self.oracle.query(rows.cells, feasible, rows.instance), rows.instance
+        )
+
+    def with_best_step(self, instance: Ints, paths: Paths) -> InstanceRows:
+        """Returns the best step of the paths, ok or not, for instances that have no row."""
+        path = np.flatnonzero(np.isin(paths["instance"], instance))
+        originals = self.problem.instances.cells[paths["instance"][path]][:, None]
+        differs = self.problem.schema.changed(originals, paths["cells"][path]).any(axis=2)
+        row, step = np.nonzero(differs)
+        path = path[row]
+        owner, likely = paths["instance"][path], np.nan_to_num(paths["probability"][path, step])
+        feasible = paths["feasible"][path, step]
+        ok = (paths["valid"][path, step] == 1) & feasible
+        chosen = first_of_each(owner, ~ok, ~feasible, -likely)
+        return InstanceRows(paths["cells"][path[chosen], step[chosen]], owner[chosen])
+
+    def evaluated(self, rows: InstanceRows, paths: Paths) -> MinimalRows:
+        """Checks and queries the rows of a pick once more, and says what is known of them."""
+        rows = take_rows(rows, np.argsort(rows.instance, kind="stable"))
+        cells, instance = rows.cells, rows.instance
+        steps = self.oracle.query(cells, self.problem.feasible(cells, instance), instance)
+        density = self.oracle.density(steps, instance)
+        return MinimalRows(
+            instance,
+            places_in_groups(instance),
+            _closest_prototypes(self.problem, cells, instance, paths),
+            steps,
+            density,
+            marks(self.oracle, steps, instance, density),
+        )
 
 
-def _starts_of_best(
-    problem: Problem, instance: Ints, starts: Starts, oracle: Oracle
-) -> list[InstanceRows]:
-    """Returns starts with a margin above the floor; of an instance without such, one of the two.
-
-    Where no start of an instance has both, many more sampled rows are tried, unless the search is
-    frugal.
-    """
-    some = take_rows(starts, np.isin(starts.instance, instance))
-    sound = some.instance[_demand_kept(some, oracle, SOUND)]
-    missing = np.setdiff1d(instance, [*sound, *oracle.infeasible])
-    if len(missing) and problem.schema.shape is None and not problem.search.frugal:
-        more, _ = near_samples(problem, missing, oracle, WIDER)
-        some = Starts.join([some, Starts.join([more])])
-    parts = []
-    for demand in (SOUND, FLOOR, MARGIN):
-        met = _demand_kept(some, oracle, demand)
-        parts.append(take_rows(some, met).closest(demand, problem.search.n_starts))
-        some = take_rows(some, ~np.isin(some.instance, some.instance[met]))
-    return parts
-
-
-def _demand_kept(starts: Starts, oracle: Oracle, demand: int) -> Bools:
-    """Tells which starts meet a demand."""
-    return oracle.meets(starts.steps, starts.instance, np.full(len(starts.instance), demand))
-
-
-def _made(
-    problem: Problem, oracle: Oracle, rows: InstanceRows, make: Callable[..., Floats]
-) -> InstanceRows:
-    """Returns the rows after `undo`, `pull` or `settle`."""
-    if problem.schema.shape is not None or not len(rows.instance):
-        return rows  # pixels are not undone one by one: that leaves noise, not an image
-    cells = make(
-        rows.cells,
-        problem.instances.cells[rows.instance],
-        lambda tried, of: oracle.accepts(tried, rows.instance[of], rows.demand[of]),
-        problem.schema,
-        problem.weights,
-    )
-    return rows._replace(cells=cells)
-
-
-def _closest(problem: Problem, rows: InstanceRows) -> InstanceRows:
-    """Returns the closest row of each instance among those that only have to be ok."""
-    some = take_rows(rows, rows.demand == OK)
-    distance = problem.distances(some.cells, some.instance)
-    return take_rows(some, first_of_each(some.instance, distance))
-
-
-def _different(problem: Problem, rows: InstanceRows, count: int | None = None) -> InstanceRows:
-    """Returns the closest rows of `best` that are different ways: `n_best` at most, or `count`.
-
-    Two ways are different if neither changes all the features the other changes, or if they differ
-    in a category.
-    """
-    schema, rows = problem.schema, take_rows(rows, rows.demand > OK)
-    changed = schema.changed(problem.instances.cells[rows.instance], rows.cells)
-    rest = np.lexsort((problem.distances(rows.cells, rows.instance), rows.instance))
-    chosen = [rest[:0]]
-    for _ in range(count or problem.search.n_best):
-        first = rest[np.unique(rows.instance[rest], return_index=True)[1]]  # the closest of each
-        chosen.append(first)
-        theirs = first[np.searchsorted(rows.instance[first], rows.instance[rest])]
-        a, b = changed[rest], changed[theirs]
-        apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
-        levels = schema.changed(rows.cells[rest], rows.cells[theirs])[:, schema.coding.categorical]
-        rest = rest[apart | levels.any(axis=1)]
-    return take_rows(rows, np.concatenate(chosen))
-
-
-def _extended(problem: Problem, oracle: Oracle, rows: InstanceRows) -> InstanceRows:
-    """Returns acceptable rows with one changed number taken to the end of its range.
-
-    One change that goes further may do the work of two.
-    """
-    schema, originals = problem.schema, problem.instances.cells[rows.instance]
-    changed = schema.changed(originals, rows.cells)
-    changed &= (changed.sum(axis=1) > 1)[:, None]  # one change alone cannot save another
-    row, column = np.nonzero(changed & movable(schema, originals, rows.cells))
-    each, cells, original = np.arange(len(row)), rows.cells[row], originals[row]
-    lattice, rises = schema.lattice.of(column), cells[each, column] > original[each, column]
-    cells[each, column] = np.where(rises, lattice.upper, lattice.lower)
-    tried = take_rows(rows, row)._replace(cells=schema.derive(cells, original))
-    accepted = oracle.accepts(tried.cells, tried.instance, tried.demand)
-    return take_rows(tried, accepted)
-
-
-def _with_one_fixed(
-    problem: Problem, oracle: Oracle, starts: Starts, rows: InstanceRows
-) -> InstanceRows:
-    """Returns starts with one feature fixed, for instances with fewer than `n_best` ways.
-
-    Each feature that a way changes is fixed in turn, in the same starts. `undo` and `pull` only
-    take changes back, so a cell that is the instance's stays so.
-    """
-    schema, originals = problem.schema, problem.instances.cells
-    ways = _different(problem, rows)
-    few = np.flatnonzero(np.bincount(ways.instance) < problem.search.n_best)
-    ways = take_rows(ways, np.isin(ways.instance, few))
-    changed = schema.changed(originals[ways.instance], ways.cells) & schema.counted
-    way, fixed = np.nonzero(changed)
-    pairs = np.unique(np.c_[ways.instance[way], fixed], axis=0)
-    pair, start = matches(pairs[:, 0], starts.instance)
-    instance, fixed, each = pairs[pair, 0], pairs[pair, 1], np.arange(len(pair))
-    cells = starts.steps.cells[start]
-    cells[each, fixed] = originals[instance, fixed]
-    tried = InstanceRows.of(schema.derive(cells, originals[instance]), instance, SOUND)
-    accepted = oracle.accepts(tried.cells, instance, tried.demand)
-    tried, pair = take_rows(tried, accepted), pair[accepted]
-    order = np.lexsort((problem.distances(tried.cells, tried.instance), pair))
-    order = order[places_in_groups(pair[order]) < problem.search.n_starts // FIXED]
-    return take_rows(tried, order)
-
-
-def _with_best_step(
-    problem: Problem, instance: Ints, rows: InstanceRows, paths: Paths
-) -> InstanceRows:
-    """Adds the best step of the paths, ok or not, for instances that have no row."""
-    path = np.flatnonzero(np.isin(paths["instance"], np.setdiff1d(instance, rows.instance)))
-    originals = problem.instances.cells[paths["instance"][path]][:, None]
-    row, step = np.nonzero(problem.schema.changed(originals, paths["cells"][path]).any(axis=2))
-    path = path[row]
-    owner, likely = paths["instance"][path], np.nan_to_num(paths["probability"][path, step])
-    feasible = paths["feasible"][path, step]
-    ok = (paths["valid"][path, step] == 1) & feasible
-    chosen = first_of_each(owner, ~ok, ~feasible, -likely)
-    cells = paths["cells"][path[chosen], step[chosen]]
-    return join_rows([rows, InstanceRows.of(cells, owner[chosen], OK)])
-
-
-def _evaluated(problem: Problem, rows: InstanceRows, paths: Paths, oracle: Oracle) -> MinimalRows:
-    """Checks and queries the rows of a pick once more; returns them cheapest first."""
-    rows = take_rows(
-        rows, np.lexsort((problem.distances(rows.cells, rows.instance), rows.instance))
-    )
-    cells, instance = rows.cells, rows.instance
-    steps = oracle.query(cells, problem.feasible(cells, instance), instance)
-    density = oracle.density(steps, instance)
-    unmarked = np.full(len(instance), "", dtype=object)
-    prototype = _closest_prototypes(problem, cells, instance, paths)
-    minimal = MinimalRows(instance, places_in_groups(instance), prototype, steps, density, unmarked)
-    return with_marks(minimal, oracle)
-
-
-def with_marks(rows: MinimalRows, oracle: Oracle) -> MinimalRows:
-    """Marks rows by what `best` would ask: `edge` without a margin, `unusual` if too rare."""
+def marks(oracle: Oracle, steps: Steps, instance: Ints, density: Floats) -> NDArray[np.object_]:
+    """Returns what rows lack: `edge` without a margin, `unusual` below the floor, or both."""
     words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
-    edge = ~oracle.has_margin(rows.steps, rows.instance)
-    return rows._replace(mark=words[edge.astype(np.int64), (rows.density < RARE).astype(np.int64)])
+    edge = ~oracle.has_margin(steps, instance)
+    return words[edge.astype(np.int64), (density < UNUSUAL).astype(np.int64)]
 
 
 def _closest_prototypes(problem: Problem, cells: Floats, instance: Ints, paths: Paths) -> Ints:
@@ -453,7 +397,7 @@ def _steps(schema: Schema) -> Floats:
 
 def _costs(cells: Floats, originals: Floats, schema: Schema, weights: Floats) -> Floats:
     """Returns the cost of each change; 0 where a column is unchanged: (rows, columns)."""
-    cost = np.maximum(schema.gaps(originals, cells) * weights, 1e-12)
+    cost = np.maximum(schema.change_efforts(originals, cells, weights), 1e-12)
     return np.where(schema.changed(originals, cells), cost, 0.0)
 
 
@@ -469,4 +413,52 @@ def _replaced(
     """Returns rows with one cell of each replaced; derived columns follow."""
     tried = cells.copy()
     tried[np.arange(len(cells)), column] = values
-    return schema.derive(tried, originals)
+    return schema.same_where_unchanged(tried, originals)
+
+
+# ------------------------------------------------------------------------------------------------
+# Numbers a person would say
+
+
+def rounded(
+    cells: Floats, originals: Floats, accept: Accept, schema: Schema, weights: Floats
+) -> Floats:
+    """Rounds changed numbers away from the instance's, as coarsely as rows stay acceptable.
+
+    The steps are 1, 2 and 5 times powers of ten, from a hundredth of the column's usual range down.
+    The arguments are those of `undo`.
+    """
+    cells, table = cells.copy(), np.array([_round_steps(f) for f in schema.features])
+    costs = _costs(cells, originals, schema, weights)
+    place, count = _places(np.where(movable(schema, originals, cells), costs, 0.0))
+    for turn in range(count.max(initial=0)):
+        rows = np.flatnonzero(count > turn)
+        columns = (place[rows] == turn).argmax(axis=1)
+        which, step = np.nonzero(~np.isnan(table[columns]))
+        row, column, step = rows[which], columns[which], table[columns[which], step]
+        here = cells[row, column]
+        up, multiple = here > originals[row, column], here / step
+        multiple = np.where(up, np.ceil(multiple - 1e-9), np.floor(multiple + 1e-9))
+        values = schema.lattice.of(column).snap(multiple * step)
+        inside = np.flatnonzero(np.isclose(values, multiple * step, rtol=1e-9, atol=0.0))
+        row, column, values, step = row[inside], column[inside], values[inside], step[inside]
+        tried = _replaced(schema, cells[row], originals[row], column, values)
+        accepted = np.flatnonzero(accept(tried, row))
+        chosen = accepted[first_of_each(row[accepted], -step[accepted])]
+        cells[row[chosen]] = tried[chosen]
+    return cells
+
+
+def _round_steps(feature: Feature) -> Floats:
+    """Returns the steps a number is rounded to, (ROUND_STEPS,); NaN where there are fewer."""
+    steps = np.full(ROUND_STEPS, np.nan)
+    largest = ROUND_SHARE * (feature.usual or feature.span)
+    if feature.kind != "continuous" or feature.is_date or not largest > feature.resolution:
+        return steps
+    power = np.floor(np.log10(largest)) - np.arange(ROUND_STEPS)
+    series = np.multiply.outer(10.0**power, [5.0, 2.0, 1.0]).ravel()
+    series = series[series <= largest * (1 + 1e-9)][:ROUND_STEPS]
+    coarser = series > feature.resolution * (1 + 1e-9)
+    whole = series / (feature.resolution or series)
+    steps[: len(series)] = np.where(coarser & np.isclose(whole, np.rint(whole)), series, np.nan)
+    return steps

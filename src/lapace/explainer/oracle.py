@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints, distinct
 from lapace.classifier import Classifier
-from lapace.classifier.outputs import log_odds
+from lapace.classifier.outputs import score_odds
 from lapace.errors import ClassifierError
 from lapace.paths import Steps, rows_differ
 from lapace.schema import Schema
@@ -19,12 +19,23 @@ from lapace.schema import Schema
 if TYPE_CHECKING:
     from lapace.explainer.problem import Problem
 
-__all__ = ["FLOOR", "MARGIN", "OK", "RARE", "SOUND", "Oracle", "query_rows"]
+__all__ = ["Oracle", "query_rows"]
 
 MAX_REFUSED = 200  # rows of a search the classifier may raise on before it counts as broken
-RARE = 0.05  # the floor of `best`: a share of the training rows of the target is less dense
-# What a row has to be: ok; ok with a margin; ok above the floor; ok with both.
-OK, MARGIN, FLOOR, SOUND = 0, 1, 2, 3
+
+
+class Evaluated(NamedTuple):
+    """Predictions of a classifier that may raise on some rows or know no probabilities.
+
+    Attributes:
+        codes: Labels as positions, -1 for a row that the classifier raises on.
+        probability: Of each label, (n, labels); NaN where unknown.
+        scores: Log-probabilities or decision values of each label, (n, labels); NaN where unknown.
+    """
+
+    codes: Ints
+    probability: Floats
+    scores: Floats
 
 
 def query_rows(
@@ -34,7 +45,7 @@ def query_rows(
     *,
     known_row: Floats,
     max_refused: int | None = None,
-) -> tuple[Ints, Floats, dict[int, str]]:
+) -> tuple[Evaluated, dict[int, str]]:
     """Queries the classifier in one call; where it raises, halves find the rows it raises on.
 
     A row is refused once the classifier has raised twice on it alone, and answered in between: a
@@ -49,18 +60,19 @@ def query_rows(
         max_refused: Rows the classifier may raise on before its error is passed on.
 
     Returns:
-        Label codes, -1 for a row it raises on; probabilities of each label, (n, labels), NaN
-        where unknown; and the errors, by row.
+        The predictions, and the errors by row.
     """
     codes = np.full(len(cells), -1)
-    probability = np.full((len(cells), len(classifier.labels)), np.nan)
+    probability, scores = np.full((2, len(cells), len(classifier.labels)), np.nan)
     refused: dict[int, str] = {}
     parts, tried_alone = [np.arange(len(cells))] if len(cells) else [], -1
     while parts:
         part = parts.pop()
         try:
-            codes[part], reply = classifier.query(cells[part], schema)
-            probability[part] = np.nan if reply is None else reply
+            reply = classifier.query(cells[part], schema)
+            codes[part] = reply.codes
+            probability[part] = np.nan if reply.probability is None else reply.probability
+            scores[part] = np.nan if reply.scores is None else reply.scores
         except ClassifierError as error:
             try:
                 classifier.query(known_row, schema)
@@ -75,7 +87,7 @@ def query_rows(
                 refused[int(part[0])] = str(error)
                 if max_refused is not None and len(refused) > max_refused:
                     raise
-    return codes, probability, refused
+    return Evaluated(codes, probability, scores), refused
 
 
 class Oracle:
@@ -120,17 +132,34 @@ class Oracle:
             return cells, feasible & schema.derived.derivable(cells, originals)
 
     def evaluate(self, cells: Floats, instance: Ints, tau: Floats | None = None) -> Steps:
-        """Projects rows and queries the classifier about all of them."""
+        """Projects rows and queries the classifier about all of them.
+
+        Off the paths (without `tau`) a cell that does not differ from the instance's becomes it.
+        """
         cells, feasible = self.project(cells, instance)
+        if tau is None:
+            cells = self._tidied(cells, feasible, instance)
         return self.query(cells, feasible, instance, tau)
 
-    def accepts(self, cells: Floats, instance: Ints, demand: Ints) -> Bools:
+    def _tidied(self, cells: Floats, feasible: Bools, instance: Ints) -> Floats:
+        """Returns rows with the instance's very value in cells that do not differ from it.
+
+        A feasible row stays as it is where it would no longer be feasible.
+        """
+        problem, originals = self.problem, self.problem.instances.cells[instance]
+        same = problem.schema.same_where_unchanged(cells, originals)
+        moved = np.flatnonzero(rows_differ(same, cells))
+        lost = feasible[moved] & ~problem.feasible(same[moved], instance[moved])
+        same[moved[lost]] = cells[moved[lost]]
+        return same
+
+    def accepts(self, cells: Floats, instance: Ints, margin: Bools) -> Bools:
         """Whether rows are acceptable as they are; only feasible ones are queried.
 
         Args:
             cells: Rows, their derived columns computed.
             instance: The instance of each.
-            demand: `OK`, `MARGIN`, `FLOOR` or `SOUND`: what each row has to keep.
+            margin: Whether each has to keep a margin, beside being ok.
         """
         with self.timed("constraints"):
             accepted = self.problem.feasible(cells, instance)
@@ -139,16 +168,9 @@ class Oracle:
         rows = np.flatnonzero(accepted)
         if len(rows):
             steps = self.query(cells[rows], accepted[rows], instance[rows])
-            accepted[rows] = self.meets(steps, instance[rows], demand[rows])
-        return accepted
-
-    def meets(self, steps: Steps, instance: Ints, demand: Ints) -> Bools:
-        """Whether evaluated rows are ok and, where that is asked, usual and with a margin."""
-        accepted = steps.ok
-        rows = np.flatnonzero(accepted & np.isin(demand, (MARGIN, SOUND)))
-        accepted[rows] = self.has_margin(steps.take(rows), instance[rows])
-        rows = np.flatnonzero(accepted & np.isin(demand, (FLOOR, SOUND)))
-        accepted[rows] = self.density(steps.take(rows), instance[rows]) >= RARE
+            asked = np.flatnonzero(steps.ok & margin[rows])
+            accepted[rows] = steps.ok
+            accepted[rows[asked]] = self.has_margin(steps.take(asked), instance[rows[asked]])
         return accepted
 
     def has_margin(self, steps: Steps, instance: Ints) -> Bools:
@@ -175,7 +197,7 @@ class Oracle:
         problem, instances = self.problem, self.problem.instances
         once, which = distinct(cells)
         with self.timed("classifier"):
-            codes, probability, refused = query_rows(
+            found, refused = query_rows(
                 problem.classifier,
                 cells[once],
                 problem.schema,
@@ -183,9 +205,9 @@ class Oracle:
                 max_refused=MAX_REFUSED - self._refused,
             )
         self._refused += len(refused)
-        codes = codes[which]
-        reached = instances.target_probability(probability[which], instance)
-        odds = log_odds(probability[which], instances.label_reached(codes, instance))
+        codes = found.codes[which]
+        reached = instances.target_probability(found.probability[which], instance)
+        odds = score_odds(found.scores[which], instances.label_reached(codes, instance))
         valid = instances.reaches_target(codes, instance)
         if problem.confidence is not None:
             valid &= reached >= problem.confidence

@@ -21,7 +21,6 @@ from lapace.table import as_coded, read, spelling
 
 __all__ = [
     "ANY_OTHER",
-    "EITHER",
     "MAX_QUERIES",
     "InstanceRows",
     "LabelledInstances",
@@ -33,8 +32,6 @@ __all__ = [
 
 ENFORCE = ("exact", "latent")
 MAX_QUERIES = 50_000  # rows why-not may query, where the caller sets no other budget
-EITHER = -1  # a row's demand where it may serve `nearest` as well as `best`
-FEW_STARTS = 4  # with fewer the search is frugal
 NAMED = 3  # learned rules that a warning names
 MAX_STARTS = 100  # starts of an instance; more are not different from each other
 TARGETS = f'give one label, a sequence with one label per instance, or "{ANY_OTHER}"'
@@ -50,7 +47,6 @@ class Search:
             take fewer queries.
         n_best: How many different ways `best` looks for.
         n_starts: How many rows each search for `nearest` and for `best` starts from, 100 at most.
-            With fewer than 4 no single changes are tried and no search is repeated.
         stable: Take as `first` the start of the last unbroken run of ok steps; False: the first ok
             step of all, as in the paper.
         enforce: How constraints are enforced. `exact` projects rows; `latent` corrects latent
@@ -87,30 +83,17 @@ class Search:
             hint = did_you_mean(self.enforce, ENFORCE)
             raise InputError(f"enforce is {self.enforce!r}; it is 'exact' or 'latent'.{hint}")
 
-    @property
-    def frugal(self) -> bool:
-        """Whether only what every answer needs is queried."""
-        return self.n_starts < FEW_STARTS
-
 
 class InstanceRows(NamedTuple):
-    """Rows for instances, such as candidates, and what is asked of each.
+    """Rows for instances, such as candidates.
 
     Attributes:
         cells: The rows.
         instance: The instance each is for, by position in the query.
-        demand: What a row has to keep, as the oracle names it: `OK` for `nearest`, more for `best`;
-            `EITHER` for a row that may serve both.
     """
 
     cells: Floats
     instance: Ints
-    demand: Ints
-
-    @classmethod
-    def of(cls, cells: Floats, instance: Ints, demand: int = EITHER) -> InstanceRows:
-        """Rows of which the same is asked."""
-        return cls(cells, instance, np.full(len(instance), demand))
 
 
 @dataclass(frozen=True)
@@ -224,6 +207,20 @@ class Problem:
         far: Floats = (gaps * self.weights).sum(axis=1)
         return far
 
+    def change_efforts(self, cells: Floats, instance: Ints) -> Floats:
+        """Each change's part of the effort of rows; 0 where a cell is the instance's: (n, d)."""
+        return self.schema.change_efforts(self.instances.cells[instance], cells, self.weights)
+
+    def efforts(self, cells: Floats, instance: Ints) -> Floats:
+        """Efforts of rows: their distances from the instances, and a charge for each change."""
+        efforts: Floats = self.change_efforts(cells, instance).sum(axis=1)
+        return efforts
+
+    @cached_property
+    def asks_margin(self) -> bool:
+        """Whether rows of `best` keep a margin: of odds or refits, unless `confidence` is given."""
+        return self.confidence is None and self.fitted.survival.is_known
+
     def feasible(self, cells: Floats, instance: Ints) -> Bools:
         """Whether rows satisfy every constraint and their derived columns can be computed."""
         originals = self.instances.cells[instance]
@@ -245,15 +242,11 @@ class Problem:
         return np.flatnonzero((self.instances.label_code >= 0) & ~self.already_target)
 
     @cached_property
-    def without_constraints(self) -> Problem | None:
-        """The same problem under the explainer's rules alone; None where there is nothing more."""
+    def under_rules(self) -> Problem:
+        """The same problem under the explainer's rules alone."""
         rules = set(self.fitted.rules)
         added = [c for c in self.system.constraints if c not in rules]
-        return replace(self, system=self.system.without(added)) if added else None
-
-    def with_search(self, **settings: Any) -> Problem:
-        """The same problem, searched in another way."""
-        return replace(self, search=replace(self.search, **settings))
+        return replace(self, system=self.system.without(added)) if added else self
 
 
 def make_problem(
@@ -402,9 +395,10 @@ def read_instances(
     count = len(reading.cells)
     readable = np.setdiff1d(np.arange(count), list(reading.problems)).astype(np.int64)
     label, probability = np.full(count, -1), np.full((count, len(classifier.labels)), np.nan)
-    label[readable], probability[readable], refused = query_rows(
+    found, refused = query_rows(
         classifier, reading.cells[readable], reading.schema, known_row=known_row
     )
+    label[readable], probability[readable] = found.codes, found.probability
     malformed = dict(reading.problems) | {int(readable[i]): why for i, why in refused.items()}
     targets = _target_codes(target, label, classifier)
     return LabelledInstances(reading, label, probability, targets, dict(sorted(malformed.items())))
@@ -479,7 +473,7 @@ def read_candidates(candidates: Any, instances: LabelledInstances) -> InstanceRo
     reading = instances.schema.read(candidates).checked()
     if reading.schema != instances.schema:
         raise InputError("candidates have a category that neither training nor the instances have.")
-    return InstanceRows.of(reading.cells[rows], instance)
+    return InstanceRows(reading.cells[rows], instance)
 
 
 def _rows_of(explanation: Explanation, instances: LabelledInstances) -> InstanceRows:
@@ -492,7 +486,7 @@ def _rows_of(explanation: Explanation, instances: LabelledInstances) -> Instance
     if levels[0] != levels[1] or not same:
         raise InputError("candidates are an explanation of other instances than those of X.")
     picks = [getattr(explanation, pick)() for pick in (*explanation.minimal, *explanation.picked)]
-    return InstanceRows.of(
+    return InstanceRows(
         np.concatenate([instances.cells[:0], *(pick.cells for pick in picks)]),
         np.concatenate([np.zeros(0, np.int64), *(pick.instance for pick in picks)]),
     )

@@ -1,19 +1,19 @@
-"""The search: latent lines to endpoints, then minimal rows from starts.
+"""The search: latent lines to prototypes, then minimal rows from starts.
 
 For a chunk of instances, in this order (`search`):
 
-1. *Algorithm 1*: a latent line from each instance to each prototype of its target and to one
-   sampled row near it, z = (1 - tau) z_x + tau mu, decoded, projected, and queried step by step.
-2. *Starts* (`find_starts`): for each instance the closest ok rows among the steps of its paths and
-   sampled rows of the target.
-3. *Minimal* (`find_minimal`): each start loses every change it can do without. The closest row of
-   an instance is `nearest`; rows that also keep a margin and a floor are the ways of `best`.
+1. *Algorithm 1*: a latent line from each instance to each prototype of its target,
+   z = (1 - tau) z_x + tau mu, decoded, projected, and queried step by step.
+2. *Starts* (`find_starts`): for each instance the ok rows of least effort among rows sampled from
+   the model, steps of its paths, rows grown change by change, and rows the caller gives.
+3. *Minimal* (`find_minimal`): each start loses every change it can do without. The row of least
+   effort is `nearest`; rows that also keep a margin are the ways of `best`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from time import perf_counter
 from typing import NamedTuple
 
@@ -22,21 +22,13 @@ import torch
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.budget import BudgetError, current
-from lapace.classifier.outputs import log_odds
 from lapace.constraints import System
-from lapace.errors import ClassifierError
 from lapace.explainer.assemble import ON_PATH, make_explanation
 from lapace.explainer.correction import LatentCorrection
-from lapace.explainer.endpoints import (
-    Endpoints,
-    Paths,
-    find_endpoints,
-    find_starts,
-    near_samples,
-)
 from lapace.explainer.minimal import MinimalRows, find_minimal
 from lapace.explainer.oracle import Oracle
-from lapace.explainer.problem import InstanceRows, Problem
+from lapace.explainer.problem import Problem
+from lapace.explainer.starts import Paths, find_starts
 from lapace.model import few_threads
 from lapace.paths import (
     Correct,
@@ -54,6 +46,7 @@ from lapace.result import Explanation
 __all__ = ["SearchResult", "explain", "search"]
 
 ROWS = 200_000  # rows evaluated at a time, so that memory does not grow with the query
+OFF_PATH = frozenset({"nearest", "best"})
 CELLS = 5_000_000  # cells evaluated at a time, for tables as wide as images
 
 
@@ -62,8 +55,7 @@ class SearchResult(NamedTuple):
 
     Attributes:
         paths: The paths.
-        rows: The rows of `nearest` and `best`, by pick.
-        minimal: All rows that were made minimal on the way, to be considered again.
+        rows: The rows of `nearest`, and of both ends of `best`, by name.
         infeasible: Instances proved to have no feasible row.
         unsolved: Instances with a row for which the solver of constraints found no result.
         seconds: Time spent in the classifier and on constraints, by name.
@@ -71,7 +63,6 @@ class SearchResult(NamedTuple):
 
     paths: Paths
     rows: Mapping[str, MinimalRows]
-    minimal: InstanceRows
     infeasible: frozenset[int]
     unsolved: frozenset[int]
     seconds: Mapping[str, float]
@@ -121,27 +112,10 @@ def _chunks(problem: Problem) -> Iterator[Ints]:
         yield problem.tried[begin : begin + size]
 
 
-def search(problem: Problem, instance: Ints, free: SearchResult | None = None) -> SearchResult:
-    """Searches for counterfactuals of some instances.
-
-    The search without the query's constraints comes first: an answer that satisfies them is an
-    answer with them, and no other is taken unless it is closer.
-
-    Args:
-        problem: The problem.
-        instance: Positions of the instances, in order.
-        free: What was found without the query's constraints, where that is known.
-    """
-    off_path = tuple(pick for pick in ("nearest", "best") if pick in problem.search.picks)
-    unconstrained = problem.without_constraints
-    if free is None and off_path and unconstrained is not None:
-        # A constraint may keep rows from the classifier that it raises on.
-        with suppress(ClassifierError):
-            free = search(unconstrained.with_search(picks=off_path), instance)
+def search(problem: Problem, instance: Ints) -> SearchResult:
+    """Searches for counterfactuals of some instances, given by position in order."""
     oracle = Oracle(problem)
-    near, sample = near_samples(problem, instance, oracle)
-    endpoints = find_endpoints(problem, instance, near, sample)
-    encoded, lines = latent_lines(problem, instance, endpoints)
+    encoded, lines = latent_lines(problem, instance)
     owner = instance[lines.instance]
     correct: Correct | None = None
     if len(problem.system) and problem.search.enforce == "latent":
@@ -151,50 +125,46 @@ def search(problem: Problem, instance: Ints, free: SearchResult | None = None) -
         encoded,
         lines,
         _start_steps(problem, owner, encoded, lines, oracle),
-        _end_steps(endpoints, owner, lines, oracle, correct),
+        _end_steps(problem, owner, lines, oracle, correct),
         lambda tau, cells, line: oracle.evaluate(cells, owner[line], tau),
         correct=correct,
         steps=problem.search.steps,
         stable=problem.search.stable,
         weights=problem.weights,
     )
-    prototype = endpoints.prototype[lines.endpoint]
-    paths = _columns(problem, traced, owner[traced.lines], prototype[traced.lines], oracle)
+    numbers = np.array([p.number for p in problem.fitted.prototypes], dtype=np.int64)
+    prototype = numbers[lines.endpoint[traced.lines]]
+    paths = _columns(problem, traced, owner[traced.lines], prototype, oracle)
     rows: dict[str, MinimalRows] = {}
-    minimal = InstanceRows.of(problem.instances.cells[:0], instance[:0])
-    if off_path:
-        candidates = [part for part in (problem.candidates, free and free.minimal) if part]
-        starts = find_starts(problem, instance, near, paths, candidates, oracle)
-        free_rows = {} if free is None else free.rows
-        rows, minimal = find_minimal(problem, instance, starts, paths, free_rows, oracle)
-    seconds = {
-        name: spent + (0.0 if free is None else free.seconds[name])
-        for name, spent in oracle.seconds.items()
-    }
+    if not OFF_PATH.isdisjoint(problem.search.picks):
+        starts = find_starts(problem, instance, paths, problem.candidates, oracle)
+        rows = find_minimal(problem, instance, starts, paths, oracle)
     infeasible, unsolved = frozenset(oracle.infeasible), frozenset(oracle.unsolved)
-    return SearchResult(paths, rows, minimal, infeasible, unsolved, seconds)
+    return SearchResult(paths, rows, infeasible, unsolved, oracle.seconds)
 
 
 # ------------------------------------------------------------------------------------------------
 # Algorithm 1
 
 
-def latent_lines(
-    problem: Problem, instance: Ints, endpoints: Endpoints
-) -> tuple[EncodedInstances, Lines]:
-    """Encodes instances and draws a line z = (1 - tau) z_x + tau mu to each of their endpoints.
+def latent_lines(problem: Problem, instance: Ints) -> tuple[EncodedInstances, Lines]:
+    """Encodes instances; draws a line z = (1 - tau) z_x + tau mu to each prototype of the target.
 
     Each line has a copy that keeps the instance's categories and moves only the numbers.
     """
-    decoder, originals = problem.fitted.decoder, problem.instances.cells[instance]
+    fitted, originals = problem.fitted, problem.instances.cells[instance]
+    decoder, prototypes = fitted.decoder, fitted.prototypes
     fixed, excluded = _category_limits(problem.system, originals)
     label_code = problem.instances.label_code[instance]
     encoded = decoder.encode_instances(problem.schema, originals, label_code, fixed, excluded)
-    start, endpoint = endpoints.instance, endpoints.endpoint
+    codes = np.array([p.code for p in prototypes], dtype=np.int64)
+    usable = np.array([fitted.is_endpoint(p) for p in prototypes])
+    start, endpoint = np.nonzero(usable & problem.instances.wants(codes, instance))
     copies = 2 if decoder.trees and encoded.states.shape[1] else 1
     frozen = np.repeat([False, True][:copies], len(start))
     start, endpoint = np.tile(start, copies), np.tile(endpoint, copies)
-    lines = Lines(start, endpoint, frozen, endpoints.z, endpoints.label[endpoint])
+    z = torch.as_tensor(np.stack([p.z for p in prototypes]), device=decoder.device)
+    lines = Lines(start, endpoint, frozen, z, codes[endpoint])
     if problem.schema.shape is not None and not decoder.follows_paper:
         return dense_lines(decoder, encoded, lines)
     return encoded, lines
@@ -256,23 +226,21 @@ def _start_steps(
         rows = decoder.path_rows(encoded, lines.instance, tau, z, lines.label, lines.frozen)
         return oracle.evaluate(rows, instance, tau)
     asked = problem.instances
-    cells = asked.cells[instance]
+    cells, label = asked.cells[instance], asked.label_code[instance]
     reached = asked.target_probability(asked.probability[instance], instance)
-    valid = np.zeros(len(instance), dtype=np.int8)
+    valid, unknown = np.zeros(len(instance), dtype=np.int8), np.full(len(instance), np.nan)
     feasible = problem.system.feasible(encoded.cells, encoded.cells)[lines.instance]
-    label = asked.label_code[instance]
-    odds = log_odds(asked.probability[instance], asked.label_reached(label, instance))
-    return Steps(tau, cells, label, valid, feasible, reached, odds)
+    return Steps(tau, cells, label, valid, feasible, reached, unknown)
 
 
 def _end_steps(
-    endpoints: Endpoints, instance: Ints, lines: Lines, oracle: Oracle, correct: Correct | None
+    problem: Problem, instance: Ints, lines: Lines, oracle: Oracle, correct: Correct | None
 ) -> Steps:
-    """Step 1 of each line: its endpoint. A line and its frozen-category copy end in one row."""
+    """Step 1 of each line: its prototype. A line and its frozen-category copy end in one row."""
     _, once, which = np.unique(pairs_of(lines), return_index=True, return_inverse=True)
     tau, endpoint = np.ones(len(once)), lines.endpoint[once]
-    cells = endpoints.cells[endpoint]
+    cells = np.stack([p.cells for p in problem.fitted.prototypes])[endpoint]
     if correct is not None:
-        z = endpoints.z[torch.as_tensor(endpoint, device=endpoints.z.device)]
+        z = lines.z[torch.as_tensor(endpoint, device=lines.z.device)]
         cells = correct(tau, z, cells, once)
     return oracle.evaluate(cells, instance[once], tau).take(which)

@@ -5,7 +5,7 @@ format.json            what this file is, and its version
 schema.json            the columns
 config.json            labels, recipe, sizes, settings
 weights.safetensors    the network, the densities, the category trees, prototypes' latent points,
-                       the forest that estimates survival
+                       what estimates survival
 prototypes.json        the prototypes as they were judged
 report.json            the fit report
 ```
@@ -43,7 +43,7 @@ from lapace.training import Recipe
 
 __all__ = ["Stored", "load", "read_reference", "save"]
 
-FORMAT, VERSION = "lapace/explainer", 5
+FORMAT, VERSION = "lapace/explainer", 6
 MEMBERS = (
     "format.json", "schema.json", "config.json", "weights.safetensors", "prototypes.json",
     "report.json",
@@ -276,7 +276,6 @@ def _parse(members: Mapping[str, bytes], device: torch.device) -> Stored:
         outer.Survival.of_arrays(
             labels,
             {name: value.numpy() for name, value in _under(tensors, "survival.").items()},
-            schema.coding.width,
         ),
         learned,
     )

@@ -83,15 +83,15 @@ def top_up(
         )
         proposed = proposed[system.holds(proposed, proposed)[:, always].all(axis=1)]
         try:
-            found, _, _ = query_rows(
+            found, _ = query_rows(
                 classifier, proposed, schema, known_row=cells[:1], max_refused=MAX_REFUSED
             )
         except ClassifierError:  # it refuses rows that no table held: there are none to be had
             break
         for k, n in zip(wanted, counts, strict=True):
-            rows = np.flatnonzero(found == k)
+            rows = np.flatnonzero(found.codes == k)
             made.append(proposed[rows[: missing[k]]])
-            labels.append(found[rows[: missing[k]]])
+            labels.append(found.codes[rows[: missing[k]]])
             missing[k] = 0 if len(rows) < MIN_YIELD * n else missing[k] - len(made[-1])
     return MadeUpRows(np.concatenate(made), np.concatenate(labels))
 

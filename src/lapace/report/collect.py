@@ -99,9 +99,9 @@ def make_report(
     )
     clusters = np.array([p.code for p in fitted.prototypes], dtype=np.int64)
     prototypes = np.array([p.cells for p in fitted.prototypes]).reshape(-1, cells.shape[1])
-    judged, _, _ = query_rows(classifier, prototypes, schema, known_row=cells[:1])
+    judged, _ = query_rows(classifier, prototypes, schema, known_row=cells[:1])
     reconstructed = decoder.reconstruct(held_out, held_out_codes)
-    valid = compute.prototype_checks(clusters, judged == clusters)
+    valid = compute.prototype_checks(clusters, judged.codes == clusters)
     by_target = tuple(
         replace(x, checks=(valid[labels.index(x.label)], *x.checks)) for x in by_target
     )
@@ -144,8 +144,8 @@ def _returned(
     """Queries the classifier again about the rows that any pick returned as valid."""
     picks: list[Counterfactuals] = [getattr(explanation, pick)() for pick in PICKS]
     rows = reduce(Counterfactuals.joined, (pick.where(pick.valid) for pick in picks))
-    codes, _, _ = query_rows(classifier, rows.cells, explanation.schema, known_row=known_row)
-    return replace(rows, valid=codes == targets[rows.instance])
+    found, _ = query_rows(classifier, rows.cells, explanation.schema, known_row=known_row)
+    return replace(rows, valid=found.codes == targets[rows.instance])
 
 
 def _likeliest(
@@ -163,7 +163,7 @@ def _likeliest(
         of_labels = (np.flatnonzero(trained == k)[:most] for k in np.unique(trained))
         start = np.sort(np.concatenate(list(of_labels)))
         mixed = mix_neighbours(fitted.schema, cells[split.train], RECOGNISED, seed, start)
-        mixed_labels, _, _ = query_rows(classifier, mixed, fitted.schema, known_row=cells[:1])
-        rows, labels = np.concatenate([rows, mixed]), np.concatenate([labels, mixed_labels])
+        found, _ = query_rows(classifier, mixed, fitted.schema, known_row=cells[:1])
+        rows, labels = np.concatenate([rows, mixed]), np.concatenate([labels, found.codes])
     kept = (labels >= 0) & modelled[labels]
     return labels[kept], decoder.likeliest_labels(rows[kept])

@@ -19,7 +19,7 @@ __all__ = ["Counterfactuals", "Mark", "record", "records"]
 SHARED = ("schema", "template", "instances", "ids", "reasons")  # fields of the whole query
 ABOUT = (  # the columns of `about`, after instance and prototype and before features
     "rank", "tau", "label", "valid", "feasible", "probability", "density",
-    "survival", "survival_low", "survival_high", "distance", "changed", "mark",
+    "survival", "survival_low", "survival_high", "distance", "effort", "changed", "mark",
 )  # fmt: skip
 Mark: TypeAlias = Literal["", "edge", "unusual", "edge, unusual"]
 
@@ -34,8 +34,7 @@ class Counterfactuals:
         instances: Cells of all instances of the query.
         cells: Cells of the counterfactuals.
         instance: The position of each counterfactual's instance in the query.
-        prototype: The prototype its path leads to, as numbered in `prototypes_`; -1 for none, or
-            for a sampled endpoint.
+        prototype: The prototype its path leads to, as numbered in `prototypes_`; -1 for none.
         tau: Position on its path, 0 the instance and 1 the endpoint; NaN off any path.
         label: What the classifier says of exactly this row; None where unknown.
         valid: Whether this label is the target (with the required confidence).
@@ -44,6 +43,7 @@ class Counterfactuals:
         density: How usual it is: the share of the training rows of its label that are less dense;
             NaN where unknown.
         distance: Distance from the instance by `Schema.distance` with the costs of the query.
+        effort: Effort by `Schema.effort`: the distance, and a fifth for each change.
         survival: Estimated chance that the row keeps the target when the classifier is retrained;
             NaN where unknown. `survival_low` and `survival_high` are its 90% interval.
         rank: Rank among the instance's best rows, 0 the cheapest; 0 for every other pick.
@@ -66,6 +66,7 @@ class Counterfactuals:
     probability: Floats
     density: Floats
     distance: Floats
+    effort: Floats
     survival: Floats
     survival_low: Floats
     survival_high: Floats
@@ -101,6 +102,8 @@ class Counterfactuals:
         }
         if "distance" not in columns:
             columns["distance"] = schema.gaps(instances[instance], cells).sum(axis=1)
+        if "effort" not in columns:
+            columns["effort"] = schema.effort(instances[instance], cells)
         kind = template or schema.template
         return cls(schema, kind, instances, cells, instance, valid=valid, **{**defaults, **columns})
 

@@ -21,9 +21,9 @@ from lapace.table import Level, Template
 
 __all__ = ["from_json", "json_schema", "to_json", "why_not_to_json"]
 
-VERSION = 3
-ADDRESS = "https://lapace.readthedocs.io/schemas/explanation-3.json"
-MINIMAL = ("nearest", "best")  # picks that lie on no path
+VERSION = 4
+ADDRESS = "https://lapace.readthedocs.io/schemas/explanation-4.json"
+MINIMAL = ("nearest", "best", "enough")  # rows that lie on no path
 NUMBERS = ("probability", "density", "survival", "survival_low", "survival_high", "distance")
 
 Row: TypeAlias = tuple[Cell, ...]
@@ -76,27 +76,28 @@ class MinimalDocument(JudgedRow):
 
     Attributes:
         valid: Whether the label is the target.
-        prototype: The prototype whose path comes closest to the row; null: a sampled endpoint.
+        prototype: The prototype whose path comes closest to the row; null: there is no path.
+        effort: The distance, and a fifth for each change.
         mark: Shortcoming of a minimal row: no margin (edge), rarer than the floor (unusual), both.
     """
 
     valid: bool
     prototype: Count | None
+    effort: Amount
     mark: Mark
 
 
 class PathDocument(Document):
-    """A path from an instance to an endpoint.
+    """A path from an instance to a prototype.
 
     Attributes:
-        prototype: The prototype it leads to; null: a sampled endpoint, from which only `nearest`
-            and `best` start.
+        prototype: The prototype it leads to.
         picks: The position in `steps` that each pick chose.
         crossings: How often the label leaves the target again.
         steps: Every step: the grid, then the refined first and the midpoint.
     """
 
-    prototype: Count | None
+    prototype: Count
     picks: dict[str, Count]
     crossings: Count
     steps: tuple[StepDocument, ...]
@@ -116,7 +117,9 @@ class InstanceDocument(Document):
             requested.
         id: The identifier, where the table has one; an array where it has several parts.
         nearest: The closest minimal row; absent where it was not computed.
-        best: Different ways to the target, cheapest first; absent where they were not computed.
+        best: The safe ends of different ways to the target, cheapest first; absent where they were
+            not computed.
+        enough: The other ends of these ways, in the same order: what just turns the decision.
     """
 
     row: Row
@@ -129,6 +132,7 @@ class InstanceDocument(Document):
     id: str | int | float | bool | tuple[Level | None, ...] | UnsetType | None = UNSET
     nearest: Annotated[tuple[MinimalDocument, ...], Meta(max_length=1)] | UnsetType = UNSET
     best: tuple[MinimalDocument, ...] | UnsetType = UNSET
+    enough: tuple[MinimalDocument, ...] | UnsetType = UNSET
 
 
 class OptionsDocument(Document):
@@ -161,7 +165,7 @@ class ExplanationDocument(Document):
     """
 
     format: Literal["lapace/explanation"]
-    version: Literal[3]
+    version: Literal[4]
     schema: Schema
     template: Template
     labels: Annotated[tuple[Level, ...], Meta(min_length=2)]
@@ -252,7 +256,7 @@ def _paths(explanation: Explanation) -> list[dict[str, Any]]:
     }
     path = np.repeat(np.arange(n_paths), n_steps)
     paths = {
-        "prototype": _prototypes(explanation.prototype),
+        "prototype": explanation.prototype,
         "picks": _records(explanation.picked) or [{}] * n_paths,
         "crossings": explanation.crossings,
         "steps": _grouped(_records(steps), path, n_paths),
@@ -261,7 +265,7 @@ def _paths(explanation: Explanation) -> list[dict[str, Any]]:
 
 
 def _minimal(rows: Counterfactuals) -> list[dict[str, Any]]:
-    names = ("label", "valid", "feasible", "mark", *NUMBERS)
+    names = ("label", "valid", "feasible", "mark", "effort", *NUMBERS)
     columns = {name: getattr(rows, name) for name in names}
     columns["row"] = _rows(rows.schema, rows.cells)
     return _records({**columns, "prototype": _prototypes(rows.prototype)})
@@ -354,7 +358,7 @@ def _explanation(document: ExplanationDocument) -> Explanation:
         reason=tuple(one.reason for one in instances),
         constraints=document.constraints,
         instance=np.repeat(np.arange(len(instances)), [len(one.paths) for one in instances]),
-        prototype=_column(paths, "prototype", np.int64, -1),
+        prototype=_column(paths, "prototype", np.int64),
         cells=_cells(schema, steps).reshape(*shape, len(schema.features)),
         predicted=_codes(steps, document.labels).reshape(shape),
         valid=_column(steps, "valid", np.int8, -1).reshape(shape),
@@ -376,9 +380,9 @@ def _explanation(document: ExplanationDocument) -> Explanation:
         minimal={},
     )
     minimal = {
-        pick: _minimal_rows(explanation, [getattr(one, pick) or () for one in instances])
-        for pick in MINIMAL
-        if pick in picks
+        name: _minimal_rows(explanation, [getattr(one, name) or () for one in instances])
+        for name in MINIMAL
+        if name.replace("enough", "best") in picks
     }
     return replace(explanation, minimal=minimal)
 
@@ -403,7 +407,7 @@ def _minimal_rows(
         feasible=_column(rows, "feasible", np.bool_),
         mark=_column(rows, "mark", object),
         ids=explanation.ids,
-        **{name: _column(rows, name) for name in NUMBERS},
+        **{name: _column(rows, name) for name in ("effort", *NUMBERS)},
     )
 
 

@@ -30,6 +30,8 @@ STEP = (  # the fields that have one value per path and step
     "survival", "survival_low", "survival_high", "distance",
 )  # fmt: skip
 PICKS = ("best", "nearest", "first", "middle", "last")
+End: TypeAlias = Literal["safe", "enough"]
+ENDS = get_args(End)
 ANY_OTHER = "any-other"  # the target that is any label but the instance's
 
 
@@ -51,8 +53,7 @@ class Explanation:
         reason: The status in words.
         constraints: The constraints and rules on every counterfactual, as text.
         instance: The position of the instance each path starts from.
-        prototype: The prototype each path leads to; -1 for a sampled endpoint, whose rows only
-            `nearest` and `best` start from.
+        prototype: The prototype each path leads to.
         predicted: What the classifier says of each step, as a position in `labels`; -1 where it was
             not queried or could not say.
         valid: Whether each step's label is the target: 1, 0, or -1 where the classifier was not
@@ -61,7 +62,8 @@ class Explanation:
             As in `Counterfactuals`, for each step. Density and survival are NaN for steps that
             neither `first`, `middle` nor `last` picked.
         picked: The step of each path that `first`, `middle` and `last` chose, by pick.
-        minimal: The rows of `nearest` and `best`, which lie on no path, by pick.
+        minimal: The rows that lie on no path, by name: `nearest`, and both ends of the ways of
+            `best`, `best` (safe) and `enough`, row by row.
         crossings: How often the label leaves the target again on each path's grid.
         n_queries: Rows the classifier was asked about.
         ids: Identifiers of the instances, where their table had any.
@@ -204,28 +206,34 @@ class Explanation:
         if not 0 <= tau <= 1:
             raise InputError(f"tau is {tau}; it goes from 0, the instance, to 1, the prototype.")
         step = np.nan_to_num(np.abs(self.tau - tau), nan=np.inf).argmin(axis=1)
-        paths = np.flatnonzero(self.prototype >= 0)
-        return self._rows(paths, step[paths])
+        return self._rows(np.arange(len(step)), step)
 
     def nearest(self) -> Counterfactuals:
-        """Returns, per instance, the closest ok row found, made minimal.
+        """Returns, per instance, the ok row of least effort found, made minimal.
 
         No change in the row can be undone alone with the row staying ok, and no number can go back
         alone by a twentieth of its change (or one step of its resolution, if that is more).
         """
         return self._minimal_rows("nearest")
 
-    def best(self, k: int | None = None) -> Counterfactuals:
+    def best(self, k: int | None = None, *, end: End = "safe") -> Counterfactuals:
         """Returns, per instance, up to `k` different ways to the target, cheapest first.
 
-        Each way is minimal among the rows that keep a margin and are not rarer than a floor; `mark`
-        says where no such row was found. Two ways differ in a category, or neither changes all the
-        features that the other changes.
+        A way has two ends. `safe` is minimal among the rows that keep a margin of the classifier's
+        odds; its numbers are then rounded outward. `enough` just turns the decision, and changes no
+        other features. They coincide where there is no margin to keep: with `confidence`, or for a
+        classifier of labels alone. `mark` says what a row lacks. Two ways differ in a category, or
+        neither changes all the features that the other changes.
 
         Args:
             k: The most ways per instance; None for all that were computed.
+            end: `safe` or `enough`.
         """
-        rows = self._minimal_rows("best")
+        if end not in ENDS:
+            hint = did_you_mean(end, ENDS)
+            raise InputError(f"end is {end!r}; a way ends at 'safe' or at 'enough'.{hint}")
+        self._minimal_rows("best")
+        rows = self.minimal["best" if end == "safe" else "enough"]
         if k is None:
             return rows
         k = check_integer("k", k)
@@ -237,7 +245,7 @@ class Explanation:
         return rows.where(rows.rank < k)
 
     def all_steps(self, paths: Ints | None = None) -> Counterfactuals:
-        """Returns all steps, sorted by instance, prototype (sampled endpoints last) and tau.
+        """Returns all steps, sorted by instance, prototype and tau.
 
         A tau that occurs twice on a path is returned once.
 
@@ -247,8 +255,8 @@ class Explanation:
         paths = np.arange(len(self.instance)) if paths is None else paths
         path, step = np.nonzero(~np.isnan(self.tau[paths]))
         path = paths[path]
-        tau, sampled = self.tau[path, step], self.prototype[path] < 0
-        order = np.lexsort((tau, path, self.prototype[path], sampled, self.instance[path]))
+        tau = self.tau[path, step]
+        order = np.lexsort((tau, path, self.prototype[path], self.instance[path]))
         path, step, tau = path[order], step[order], tau[order]
         new = np.ones(len(path), dtype=bool)  # the first step of each tau
         new[1:] = (np.diff(path) != 0) | (np.diff(tau) != 0)
@@ -260,17 +268,16 @@ class Explanation:
         return self.minimal[pick]
 
     def _steps(self, pick: str) -> Counterfactuals:
-        """Returns the step that a pick chose on each path to a prototype."""
+        """Returns the step that a pick chose on each path."""
         if pick not in self.picked:
             raise self._not_computed(pick)
-        paths = np.flatnonzero(self.prototype >= 0)
-        return self._rows(paths, self.picked[pick][paths])
+        return self._rows(np.arange(len(self.instance)), self.picked[pick])
 
     def _not_computed(self, pick: str) -> InputError:
         if pick not in PICKS:
             hint = did_you_mean(pick, PICKS)
             return InputError(f"There is no pick '{pick}'. There are: {', '.join(PICKS)}.{hint}")
-        wanted = (*self.minimal, *self.picked, pick)
+        wanted = (*(name for name in self.minimal if name in PICKS), *self.picked, pick)
         return InputError(
             f"The pick '{pick}' was not computed: explain with search=Search(picks={wanted})."
         )
@@ -371,62 +378,67 @@ class InstanceExplanation:
         """Returns the closest ok row found, made minimal; see `Explanation.nearest`."""
         return self._alone.nearest()
 
-    def best(self, k: int | None = None) -> Counterfactuals:
+    def best(self, k: int | None = None, *, end: End = "safe") -> Counterfactuals:
         """Returns up to `k` different ways to the target; see `Explanation.best`."""
-        return self._alone.best(k)
+        return self._alone.best(k, end=end)
 
     @cached_property
     def _paths(self) -> Ints:
-        """Paths by the distance of their nearest ok step; sampled endpoints come later."""
+        """Paths by the distance of their nearest ok step."""
         alone = self._alone
         distance = np.where(alone.ok, alone.distance, np.inf).min(axis=1, initial=np.inf)
-        return np.lexsort((distance, alone.prototype < 0, np.isinf(distance)))
+        return np.lexsort((distance, np.isinf(distance)))
 
     @property
     def prototypes(self) -> tuple[int, ...]:
         """The prototypes that paths lead to, sorted by the distance of their nearest ok step."""
-        return tuple(p for p in self._alone.prototype[self._paths].tolist() if p >= 0)
+        return tuple(self._alone.prototype[self._paths].tolist())
 
     def path(self, prototype: int | None = None) -> Counterfactuals:
         """Returns every step of one path, in order.
 
         Args:
-            prototype: The prototype it leads to, by default the nearest; -1 is a sampled endpoint,
-                the default where no path to a prototype has an ok step.
+            prototype: The prototype it leads to, by default the nearest.
         """
         paths = np.flatnonzero(self.explanation.instance == self.position)
         return self.explanation.all_steps(paths[[self._path(prototype)]])
 
-    def changes(self, pick: str = "nearest", *, rank: int = 0, prototype: int | None = None) -> Any:
+    def changes(self, pick: str = "best", *, rank: int = 0, prototype: int | None = None) -> Any:
         """Returns a frame of the changes of one counterfactual: feature, before, after.
 
-        Where the target is any other label, a column `label` says which one was reached.
+        Of a way of `best` it has both ends: feature, before, enough, safe. What `enough` leaves as
+        it is shows its value before. Where the target is any other label, a column `label` says
+        which one was reached.
 
         Args:
-            pick: `nearest`, `best`, `first`, `middle` or `last`.
+            pick: `best`, `nearest`, `first`, `middle` or `last`.
             rank: Rank among the best rows, 0 the cheapest.
             prototype: The path of `first`, `middle` or `last`; by default that of `path`.
         """
         alone = self._alone
         if pick in alone.picked:
             path = np.array([self._path(prototype)])
-            chosen = alone._rows(path, alone.picked[pick][path])
+            ends = {"after": alone._rows(path, alone.picked[pick][path])}
         else:
             rows = alone._minimal_rows(pick)
-            chosen = rows.where(rows.rank == rank)
-            if not len(chosen):
+            ends = {"after": rows}
+            if pick == "best":
+                ends = {"enough": alone.minimal["enough"], "safe": rows}
+            ends = {name: rows.where(rows.rank == rank) for name, rows in ends.items()}
+            if not all(map(len, ends.values())):
                 raise InputError(f"Instance {self.name} has no {pick} row {rank}: {self.reason}")
-        before, after = alone.instances[0], chosen.cells[0]
-        changed = np.flatnonzero(chosen.schema.changed(before, after))
-        features = [(i, chosen.schema.features[i]) for i in changed]
+        before, last = alone.instances[0], [*ends.values()][-1]
+        changed = np.flatnonzero(last.schema.changed(before, last.cells[0]))
+        features = [(i, last.schema.features[i]) for i in changed]
+        cells = {"before": before, **{name: rows.cells[0] for name, rows in ends.items()}}
         columns: dict[str, NDArray[Any]] = {
-            "feature": np.array([f.name for _, f in features], dtype=object),
-            "before": np.array([f.text(before[i]) for i, f in features], dtype=object),
-            "after": np.array([f.text(after[i]) for i, f in features], dtype=object),
+            "feature": np.array([f.name for _, f in features], dtype=object)
         }
+        for name, row in cells.items():
+            columns[name] = np.array([f.text(row[i]) for i, f in features], dtype=object)
         if self.wanted == ANY_OTHER:
-            columns["label"] = np.full(len(changed), chosen.label[0], dtype=object)
-        return plain_frame(chosen.template.kind, columns)
+            columns["label"] = np.full(len(changed), last.label[0], dtype=object)
+        return plain_frame(last.template.kind, columns)
 
     def __repr__(self) -> str:
         return f"Instance {self.name}: {self.label} → {self.wanted}: {self.status}. {self.reason}"

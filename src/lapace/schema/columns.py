@@ -17,7 +17,7 @@ from lapace.arrays import Floats
 from lapace.errors import InputError, did_you_mean
 from lapace.schema.features import Feature, column_error, on_lattice
 from lapace.schema.notation import ISO_DATE, Notation, guess, plain_number
-from lapace.schema.ranks import RARE, Knots, mid_ranks
+from lapace.schema.ranks import RARE, Knots, mid_ranks, usual_width
 from lapace.table import Coded, Column, Level, as_coded, spelling
 
 __all__ = [
@@ -274,8 +274,14 @@ def fitted(feature: Feature, column: Column) -> Feature:
         shown = tuple(int(c) if c >= RARE else 0 for c in counts)
         return replace(feature, missing=missing, histogram=((), shown))
     knots = Knots.fit(np.clip(present, feature.lower, feature.upper))
-    ranks, histogram = mid_ranks(present), _histogram(present)
-    return replace(feature, missing=missing, ranks=ranks, knots=knots, histogram=histogram)
+    return replace(
+        feature,
+        missing=missing,
+        ranks=mid_ranks(present),
+        usual=usual_width(present),
+        knots=knots,
+        histogram=_histogram(present),
+    )
 
 
 def _not_in_order(feature: Feature, unknown: tuple[Level, ...]) -> InputError:

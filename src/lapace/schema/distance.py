@@ -1,9 +1,11 @@
-"""The distance between rows, and the nearest rows by it.
+"""The distance between rows, the effort of a counterfactual, and the nearest rows.
 
 The distance is a sum over the columns. A number counts by the share of the training rows that its
-change passes: from the 40th to the 56th percentile it counts 0.16. Beyond the training range a
-number goes on counting, by its change over the range. A change of category counts 1, missing
-against present 1, a derived column nothing.
+change passes, and at least by its change over the usual range: neither a long tail nor an empty
+stretch is free. A change of category counts 1, missing against present 1, a derived column nothing.
+
+The effort of a counterfactual is its distance from its instance and a charge for each change:
+people prefer few changes. Between two rows there is only distance.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from lapace.schema.features import Feature
 if TYPE_CHECKING:
     from lapace.schema import Schema
 
-__all__ = ["Distance", "kneighbors", "smallest"]
+__all__ = ["CHARGE", "Distance", "kneighbors", "smallest"]
+
+CHARGE = 0.2  # effort of a change, beside its distance
 
 BLOCK = 4_000_000  # distances held at once while neighbours are searched: 32 MB
 
@@ -34,9 +38,9 @@ class Distance:
 
     Examples:
         >>> ranks = (0.0, 10.0, 20.0, 1000.0), (0.2, 0.5, 0.7, 0.9)
-        >>> distance = Distance([Feature("x", "continuous", lower=0.0, upper=1e3, ranks=ranks)])
-        >>> distance.coordinates(np.array([[-500.0], [0.0], [15.0], [1000.0], [2000.0]])).ravel()
-        array([-0.3,  0.2,  0.6,  0.9,  1.9])
+        >>> x = Feature("x", "continuous", lower=0.0, upper=1e3, ranks=ranks, usual=100.0)
+        >>> Distance([x]).coordinates(np.array([[-50.0], [0.0], [15.0], [1000.0]])).ravel()
+        array([-0.3,  0.2,  0.6, 10.5])
     """
 
     def __init__(self, features: Sequence[Feature]) -> None:
@@ -44,28 +48,31 @@ class Distance:
         self.numeric = np.array([f.numeric for f in features], dtype=bool)
         self.counted: Bools = np.array([f.derived is None for f in features], dtype=bool)
         self.spans = np.array([f.span if f.numeric else 1.0 for f in features])
-        self._ranks: list[tuple[int, Floats, Floats]] = [
-            (i, np.array(f.ranks[0]), np.array(f.ranks[1]))
-            for i, f in enumerate(features)
-            if f.ranks[0]
-        ]
+        self._widths = self.spans.copy()  # what a change is counted over, beside ranks
         self._low = np.array([f.lower if f.numeric else 0.0 for f in features])
-        self._high = self._low.copy()  # between them coordinates are percentiles
-        for i, values, _ in self._ranks:
-            self._low[i], self._high[i] = values[0], values[-1]
+        self._high = self._low.copy()  # beyond them a coordinate grows by the change over the width
+        self._ranks: list[tuple[int, Floats, Floats]] = []
+        for i, feature in enumerate(features):
+            if feature.ranks[0]:
+                values, ranks = map(np.array, feature.ranks)
+                self._widths[i] = feature.usual or feature.span
+                rises = np.maximum(np.diff(ranks), np.diff(values) / self._widths[i])
+                self._ranks.append((i, values, ranks[0] + np.cumsum([0.0, *rises])))
+                self._low[i], self._high[i] = values[0], values[-1]
         # The first code without a place in an order: 0 for categories.
         places = [len(f.categories) if f.kind == "ordinal" else np.inf for f in features]
         self._unordered = np.where(self.numeric, places, 0.0)
 
     def coordinates(self, cells: Floats) -> Floats:
-        """Returns the percentiles of numbers, or their shares of the range: (..., d).
+        """Returns the coordinates of numbers: (..., d).
 
-        The difference of two numbers' coordinates is their part of the distance. Categories keep
-        their codes, and missing stays NaN.
+        The difference of two numbers' coordinates is their part of the distance. From one training
+        value to the next a coordinate rises by the share of the rows passed or by the change over
+        the usual range, whichever is more. Categories keep their codes, and missing stays NaN.
         """
-        coordinates: Floats = (cells - np.clip(cells, self._low, self._high)) / self.spans
-        for i, values, percentiles in self._ranks if cells.size else ():
-            coordinates[..., i] += np.interp(cells[..., i], values, percentiles)
+        coordinates: Floats = (cells - np.clip(cells, self._low, self._high)) / self._widths
+        for i, values, places in self._ranks if cells.size else ():
+            coordinates[..., i] += np.interp(cells[..., i], values, places)
         return coordinates
 
     def gaps(self, a: Floats, b: Floats) -> Floats:

@@ -30,7 +30,7 @@ __all__ = [
 
 Kind: TypeAlias = Literal["continuous", "ordinal", "binary", "categorical"]
 KINDS = get_args(Kind)
-NUMBERS = ("lower", "upper", "resolution", "tolerance")
+NUMBERS = ("lower", "upper", "resolution", "tolerance", "usual")
 YEAR, YEARS = "1234", (1500, 2200)  # the notation of years, and numbers that may be some
 
 
@@ -59,10 +59,11 @@ class Feature:
         ignore_case: Whether categories that differ only in capitals or spaces are the same.
         derived: The expression that the column follows from, such as `"amount / months"`. It is
             computed again wherever one of its inputs changes, and never counts as a change.
-        ranks: The percentiles that distances of a numeric column are counted in: some training
-            values, ascending, and the mid-rank of each among the training rows, between 0 and 1.
-            Percentiles are linear in between. Beyond the training range they go on growing, by
-            the change over the range. Empty where distances are changes over the range.
+        ranks: The percentiles of a numeric column: some training values, ascending, and the
+            mid-rank of each among the training rows, between 0 and 1. They are linear in between.
+            Empty where distances are changes over the range.
+        usual: The width of the usual range of a numeric column, about the 5th to the 95th
+            percentile; 0 where it is not known.
         knots: The rank map of a numeric column.
         histogram: Edges and counts, or one count per category; small ones merged or hidden.
 
@@ -90,7 +91,8 @@ class Feature:
     missing_values: tuple[Level, ...] = ()
     ignore_case: bool = False
     derived: str | None = None
-    ranks: Ranks = field(default=NO_RANKS, repr=False)  # files of older versions have none
+    ranks: Ranks = field(default=NO_RANKS, repr=False)
+    usual: float = field(default=0.0, repr=False)
     knots: Knots | None = field(default=None, repr=False, compare=False)
     histogram: tuple[tuple[float, ...], tuple[int, ...]] = field(default=((), ()), repr=False)
 
@@ -120,6 +122,7 @@ class Feature:
         checks = self._number_checks() if self.kind == "continuous" else self._category_checks()
         for wrong, sentence in [
             (not _are_ranks(self.ranks), "has ranks that are not two ascending lists of numbers."),
+            (not 0 <= self.usual < np.inf, "has a usual range that is not a number from 0 on."),
             *checks,
         ]:
             if wrong:

@@ -23,7 +23,7 @@ from lapace.constraints import ChangeLimit, Constraint, System
 from lapace.errors import ClassifierError
 from lapace.explainer.minimal import MinimalRows
 from lapace.explainer.problem import Problem
-from lapace.explainer.search import SearchResult, search
+from lapace.explainer.search import search
 from lapace.paths import take_rows
 from lapace.result import Explanation, Move, WhyNot, record
 from lapace.why_not.relaxation import amount, joined, relaxed
@@ -99,25 +99,20 @@ class DropSearch:
     def _nearest(self, constraints: Iterable[Constraint], instance: Ints) -> MinimalRows:
         """Returns the rows of `nearest` under other constraints."""
         system = System.of(constraints, self.problem.schema, check=False)
-        problem = replace(self.problem, system=system)
-        if set(system.constraints) == set(self._rules_alone.system.constraints):
-            rows = self._under_rules.rows["nearest"]
+        if set(system.constraints) == set(self.problem.under_rules.system.constraints):
+            rows = self._under_rules
             return take_rows(rows, np.isin(rows.instance, instance))
-        start = None if problem.without_constraints is None else self._under_rules
-        return search(problem, instance, start).rows["nearest"]
-
-    @property
-    def _rules_alone(self) -> Problem:
-        return self.problem.without_constraints or self.problem
+        problem = replace(self.problem, system=system, candidates=self._under_rules.as_rows())
+        return search(problem, instance).rows["nearest"]
 
     @cached_property
-    def _under_rules(self) -> SearchResult:
-        """The rows found under the rules alone, with which searches begin."""
+    def _under_rules(self) -> MinimalRows:
+        """The rows found under the rules alone, which every other search may start from."""
         try:
-            return search(self._rules_alone, self._instance)
+            return search(self.problem.under_rules, self._instance).rows["nearest"]
         except ClassifierError as error:
             self._note_failure(error)
-            return search(self._rules_alone, self._instance[:0])
+            return search(self.problem.under_rules, self._instance[:0]).rows["nearest"]
 
     def _note_failure(self, error: BudgetError | ClassifierError) -> None:
         """Notes that a search could not be made; raises if the classifier itself is broken."""

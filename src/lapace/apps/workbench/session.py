@@ -32,7 +32,7 @@ from lapace.apps.workbench.limits import (
 from lapace.apps.workbench.ways import WAYS, cards, chosen_way
 from lapace.arrays import Floats
 from lapace.budget import Budget, current
-from lapace.classifier.outputs import log_odds
+from lapace.classifier.outputs import score_odds
 from lapace.constraints import Shorthand, System, parse, parse_all
 from lapace.errors import ClassifierError, InputError
 from lapace.explainer import Explainer, Search
@@ -201,7 +201,7 @@ class Session:
         rows = cells[None] if start is None else np.stack([cells, start])
         classifier = shared.explainer.classifier_.with_fresh_count()
         try:
-            codes, likely = classifier.query(rows, schema)
+            codes, likely, _ = classifier.query(rows, schema)
         except ClassifierError:
             raise _ProblemsError(("row", "No decision can be made on these values.")) from None
         wanted = np.array([label == query.target for label in shared.labels])
@@ -308,8 +308,8 @@ class Session:
         """Returns rows with the figures that a search has for its picks only."""
         fitted = self.shared.explainer.fitted_
         classifier = self.shared.explainer.classifier_.with_fresh_count()
-        codes, likely = classifier.query(rows.cells, rows.schema)
-        odds = np.full(len(rows), np.nan) if likely is None else log_odds(likely, codes)
+        codes, _, scores = classifier.query(rows.cells, rows.schema)
+        odds = np.full(len(rows), np.nan) if scores is None else score_odds(scores, codes)
         survival, low, high = fitted.survival.estimate(rows.schema, rows.cells, codes, odds)
         density = fitted.decoder.density(rows.schema, rows.cells, codes)
         edge = ~fitted.survival.has_margin(rows.schema, rows.cells, codes, odds)

@@ -242,7 +242,7 @@ def on_queries(job: Job, count: int) -> list[Line]:
     return [line]
 
 
-PAIRS = list(product(("wine", "compas", "heloc", "adult"), ("RF", "NN")))
+PAIRS: list[Job] = list(product(("wine", "compas", "heloc", "adult"), ("RF", "NN")))
 WIDE = product(("33 columns", "60 columns"), ("logistic", "boosting"))
 # By section: its jobs, how many instances each has, and what it does for one.
 SECTIONS: dict[str, tuple[list[Job], int, Callable[[Job, int], list[Line]]]] = {

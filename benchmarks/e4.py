@@ -1,11 +1,10 @@
 """E4, points along paths: probability and plausibility from instances to each endpoint.
 
 For every step of the grid, over all prototypes of the target (`all`), and with the first seed for
-every prototype and for the sampled endpoint (-1), since those of different fits do not compare: the
-classifier's probability of the target, the local outlier factor of the decoded points among the
-training rows labelled with the target (`lof`) and among all (`lof_all`), and their density (the
-share of rows of the target that are less dense, by the explainer's own model), mean and deviation
-over instances.
+every prototype alone, since those of different fits do not compare: the classifier's probability of
+the target, the local outlier factor of the decoded points among the training rows labelled with the
+target (`lof`) and among all (`lof_all`), and their density (the share of rows of the target that
+are less dense, by the explainer's own model), mean and deviation over instances.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def measure(job: Job) -> Iterator[Measure]:
         "valid": found.valid == 1,
     }
     shown = job.seed == job.protocol.seeds[0]
-    parts = {"all": found.prototype >= 0}
+    parts = {"all": np.ones(len(found.prototype), dtype=bool)}
     for prototype in np.unique(found.prototype).tolist() if shown else ():
         parts[str(prototype)] = found.prototype == prototype
     for label, own in parts.items():

@@ -297,8 +297,8 @@ def _paths(run: Run, job: Job, explainer: Explainer, instances: Any) -> Iterator
 
 def _sums(found: Explanation) -> Counter[Any]:
     """Returns sums over the pairs of a digit and a target, and over the paths to prototypes."""
-    tried, ours = np.unique(found.instance), np.flatnonzero(found.prototype >= 0)
-    total: dict[Any, float] = {"pairs": len(tried), "paths": len(ours)}
+    tried = np.unique(found.instance)
+    total: dict[Any, float] = {"pairs": len(tried), "paths": len(found.instance)}
     every = np.ones(len(found), dtype=bool)
     for name in PICKS:
         pick = getattr(found, name)()
@@ -309,11 +309,11 @@ def _sums(found: Explanation) -> Counter[Any]:
         total[f"{name} distance", ""] = pick.distance.sum()
         total[f"{name} density", ""] = np.nan_to_num(pick.density).sum()
     total["all three ok, pairs", ""] = every[tried].sum()
-    total["re-crossing", ""] = (found.crossings[ours] > 0).sum()
+    total["re-crossing", ""] = (found.crossings > 0).sum()
     total["first tau", ""] = found.first().tau.sum()
     grid = found.tau.shape[1] - 2  # the refined first and the midpoint are stored after the grid
-    levels = np.nansum(found.probability[ours, :grid], axis=0)
-    for tau, level in zip(found.tau[ours[:1], :grid].ravel(), levels, strict=False):
+    levels = np.nansum(found.probability[:, :grid], axis=0)
+    for tau, level in zip(found.tau[:1, :grid].ravel(), levels, strict=False):
         total["probability at tau", f"{tau:.2f}"] = level  # nothing without paths
     return Counter(total)
 
@@ -328,8 +328,8 @@ def _no_dash(run: Run, explainer: Explainer) -> Iterator[Measure]:
         start = time.perf_counter()
         found = explainer.explain(instances, target=7, constraints=constraints, search=how)
         seconds, label = time.perf_counter() - start, f"dash: {mode}"
-        later = (found.tau > 0) & (found.prototype >= 0)[:, None]
-        dash = found.cells[..., DASH].max(axis=2)[(found.valid == 1) & later]  # (sevens,)
+        sevens = (found.valid == 1) & (found.tau > 0)
+        dash = found.cells[..., DASH].max(axis=2)[sevens]  # (sevens,)
         brightest, density = dash.max() if len(dash) else np.nan, found.first().density
         yield Measure("brightest in the dash, sevens", brightest, len(dash), label)
         yield Measure.of("sevens without a dash", dash <= FADED, label)

@@ -263,7 +263,7 @@ def _fitted(job: Job) -> Fit:
     found = fit(job, setup_of(job).data, setup_of(job).model)
     # Trained where there is a GPU, used on the CPU: methods are compared by processor time.
     found.explainer.fitted_.decoder.model.to("cpu")
-    vars(found.explainer.fitted_).pop("sampled_endpoints", None)  # drawn again there
+    vars(found.explainer.fitted_).pop("samples", None)  # drawn again there
     return found
 
 

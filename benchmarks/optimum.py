@@ -85,7 +85,7 @@ class Linear:
         It is solved with few values of each column, then again with as many of those that the
         solution before leaves worth choosing.
         """
-        need = -sign * (self.weights[0] @ x + self.weights[1]) + SLACK
+        need = float(-sign * (self.weights[0] @ x + self.weights[1]) + SLACK)
         menus, best = self.menus(x, sign), np.inf
         for _ in range(PASSES):
             some = []

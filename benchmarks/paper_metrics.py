@@ -130,7 +130,7 @@ def spread(schema: Schema, cells: Floats) -> float:
     Examples:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
         >>> round(spread(schema, np.array([[0.0], [1.25], [2.5]])), 3)
-        0.444
+        0.684
     """
     i, j = np.triu_indices(len(cells), k=1)
     return mean(schema.distance(cells[i], cells[j]))
@@ -202,7 +202,7 @@ def input_robustness(
         >>> old = Counterfactuals.of(schema, rows, np.array([[1.0]]), instance, valid=valid)
         >>> new = Counterfactuals.of(schema, rows, np.array([[1.5]]), instance, valid=valid)
         >>> round(input_robustness(old, [old, new]).distance, 3)
-        0.067
+        0.103
     """
     moved = np.zeros((len(after), len(before.instances)), dtype=bool)
     if flipped is not None:

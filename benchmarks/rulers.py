@@ -196,10 +196,10 @@ def percentiles(feature: Feature, values: Floats) -> Floats:
     if feature.kind == "ordinal":  # an unseen level has no place in the order
         values = np.where(values >= len(feature.categories), np.nan, values)
     if not feature.ranks[0]:
-        return values / feature.span
+        return np.asarray(values / feature.span)
     known, shares = (np.array(part) for part in feature.ranks)
     beyond: Floats = (values - np.clip(values, known[0], known[-1])) / feature.span
-    return beyond + np.interp(values, known, shares)
+    return np.asarray(beyond + np.interp(values, known, shares))
 
 
 def gaps(schema: Schema, a: Floats, b: Floats) -> Floats:

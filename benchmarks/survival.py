@@ -36,7 +36,7 @@ from benchmarks.plan import Pair
 from benchmarks.tables import load
 from lapace import Explainer, datasets
 from lapace.arrays import Bools, Floats
-from lapace.classifier.outputs import log_odds
+from lapace.classifier.outputs import score_odds
 from lapace.datasets import Dataset
 from lapace.survival import Calibration, Survival, interval
 from lapace.training import DEFAULT
@@ -45,7 +45,7 @@ MODELS = 20  # refitted classifiers
 SEED = 12
 INSTANCES, ROWS = 30, 100  # test rows explained; rows of one pick kept, at most; more to calibrate
 TAUS = (0.2, 0.4, 0.6, 0.8)  # of rows between
-KINDS = ("logistic", "forest", "boosting", "mlp", "svc")  # the last has no probabilities
+KINDS = ("logistic", "forest", "boosting", "mlp", "svc")  # the last has a decision function alone
 CHOSEN_ON = ("loans", "wine", "heloc", "cancer", "codes", "diabetes", "six", "scarce")
 REPORTED = (
     "adult", "compas", "german", "mortgages", "pensions", "prison", "work", "marriages", "penguins",
@@ -146,14 +146,14 @@ def gather(job: tuple[str, str], cache: Path) -> None:
     frame = found.schema.frame(cells)
     rows, classifier = wide.cells(frame), explainer.classifier_
     asked, given = classifier.query(rows, wide), classifier.query(data.schema.cells(data.train))
-    unknown = np.full((len(rows), len(classifier.labels)), np.nan)
+    if asked.scores is None or given.scores is None:
+        raise ValueError("the classifier has no odds")
     _write(
         cache / "{}-{}.npz".format(*job),
-        rows=rows,
         codes=asked.codes,
-        probability=unknown if asked.probability is None else asked.probability,
+        scores=asked.scores,
         train_codes=given.codes,
-        train_probability=np.empty(0) if given.probability is None else given.probability,
+        train_scores=given.scores,
         votes=votes(frame),
     )
 
@@ -168,7 +168,7 @@ def gather_best(job: tuple[str, str], cache: Path) -> None:
         distance=best.distance,
         changes=best.changed,
         said=best.survival,
-        unmarked=np.array(best.mark) == "",
+        margin=np.array(["edge" not in mark for mark in best.mark]),
         found=votes(best.rows).mean(axis=0),
     )
 
@@ -191,16 +191,16 @@ class Record:
     Attributes:
         table: The table's name.
         kind: Of classifier.
-        signals: What a calibration reads, (n, 2); the first is NaN without probabilities.
         odds: The classifier's log-odds, from its threshold and against the next label.
+        agreement: The slope of a forest's agreement with the classifier in them.
         spread: Their root mean square on training rows.
         votes: Whether each retrained classifier keeps the label, (classifiers, n).
     """
 
     table: str
     kind: str
-    signals: Floats
     odds: Floats
+    agreement: float
     spread: float
     votes: Any
 
@@ -210,50 +210,38 @@ class Record:
         return np.asarray(self.votes.mean(axis=0))
 
 
-def record_of(name: str, kind: str, path: Path) -> Record:
-    """Fits the forest as `Explainer.fit` does, and reads the signals of the rows gathered."""
+def record_of(name: str, kind: str, path: Path) -> Record | None:
+    """Finds the agreement as `Explainer.fit` does; None where scores do not tell labels."""
     found, data = np.load(path), load_table(name)
-    codes, known = found["train_codes"], found["train_probability"]
-    labels, cells = tuple(range(found["probability"].shape[1])), data.schema.cells(data.train)
-    model = Survival.fit(
-        labels,
-        data.schema,
-        cells,
-        codes,
-        lambda _: known if len(known) else None,
-        random_state=SEED,
-    )
-    own = log_odds(found["probability"], found["codes"])
-    wide = data.schema.read(data.test).schema
-    scaled = model.scaled(found["codes"], own)
-    signals = np.column_stack([scaled, model.forest_odds(wide, found["rows"], found["codes"])])
-    spread = np.nan
-    if len(known):
-        given = model.scaled(codes, log_odds(known, codes)) / model.agreement
-        spread = float(np.sqrt((given**2).mean()))
-    odds = signals[:, 0] / model.agreement
-    return Record(name, kind, signals, odds, spread, found["votes"])
+    codes, known = found["train_codes"], found["train_scores"]
+    cells = data.schema.cells(data.train)
+    labels = tuple(range(known.shape[1]))
+    model = Survival.fit(labels, data.schema, cells, codes, lambda _: known, random_state=SEED)
+    if not model.is_known:
+        return None
+    given = score_odds(known, codes) - model.zero[codes]
+    odds = score_odds(found["scores"], found["codes"]) - model.zero[found["codes"]]
+    spread = float(np.sqrt((given**2).mean()))
+    return Record(name, kind, odds, model.agreement, spread, found["votes"])
 
 
 # By name, the simplest first: what a curve reads.
 CANDIDATES: dict[str, Callable[[Record], Floats]] = {
-    "log-odds": lambda r: r.odds[:, None],
-    "log-odds over their root mean square": lambda r: r.odds[:, None] / r.spread,
-    "log-odds times agreement": lambda r: r.signals[:, :1],
-    "forest": lambda r: r.signals[:, 1:],
-    "log-odds times agreement, and forest": lambda r: r.signals,
+    "log-odds": lambda r: r.odds,
+    "log-odds over their root mean square": lambda r: r.odds / r.spread,
+    "log-odds times agreement": lambda r: r.odds * r.agreement,
 }
-SHIPPED = {"probability": "log-odds times agreement", "labels": "forest"}
+SHIPPED = "log-odds times agreement"
 WEIGHTS = np.geomspace(0.5, 50, 61)
 
 
 def curve(x: Sequence[Floats], y: Sequence[Floats]) -> Floats:
-    """Coefficients and intercept of a logistic curve through shares, every pair weighing alike."""
+    """Slope and intercept of a logistic curve through shares, every pair weighing alike."""
     values, shares = np.concatenate(x), np.concatenate(y)
     weight = np.concatenate([np.full(len(part), 1000 / len(part)) for part in x])
-    unit = values.std(axis=0)
+    unit = values.std()
     model = LogisticRegression(C=3.0, max_iter=5000).fit(
-        np.concatenate([values, values]) / unit,
+        np.concatenate([values, values])[:, None] / unit,
         np.repeat([1, 0], len(values)),
         np.concatenate([shares, 1 - shares]) * np.tile(weight, 2),
     )
@@ -277,19 +265,9 @@ def covers(estimate: tuple[Floats, Floats, Floats], observed: Floats) -> Bools:
     return inside
 
 
-def has_probability(record: Record) -> bool:
-    """Whether the pair's classifier has probabilities."""
-    return not np.isnan(record.odds).any()
-
-
-def calibrations(records: Sequence[Record]) -> dict[str, Calibration]:
+def shipped(records: Sequence[Record]) -> Calibration:
     """What ships, fitted on the tables it was chosen on."""
-    own = [r for r in records if r.table in CHOSEN_ON]
-    with_them = [r for r in own if has_probability(r)]
-    return {
-        name: calibrated(with_them if name == "probability" else own, CANDIDATES[chosen])
-        for name, chosen in SHIPPED.items()
-    }
+    return calibrated([r for r in records if r.table in CHOSEN_ON], CANDIDATES[SHIPPED])
 
 
 def scores(estimate: tuple[Floats, Floats, Floats], observed: Floats) -> dict[str, float]:
@@ -313,15 +291,13 @@ def scores(estimate: tuple[Floats, Floats, Floats], observed: Floats) -> dict[st
 
 def judged(records: Sequence[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns the figures of every reported pair in each setting, and those rows' estimates."""
-    lines, rows, known = [], [], calibrations(records)
+    lines, rows, known = [], [], shipped(records)
     for r in (r for r in records if r.table in REPORTED):
         half, others = np.split(r.votes, 2)
-        shipped = "probability" if has_probability(r) else "labels"
-        own = known[shipped](CANDIDATES[SHIPPED[shipped]](r))
+        own = known(CANDIDATES[SHIPPED](r))
         votes = half.sum(axis=0), (~half).sum(axis=0)
         for setting, (kept, lost), observed in (
             ("as it is", own, r.survival),
-            ("labels alone", known["labels"](CANDIDATES["forest"](r)), r.survival),
             ("retrain", (own[0] + votes[0], own[1] + votes[1]), others.mean(axis=0)),
         ):
             estimate = interval(kept, lost)
@@ -334,11 +310,11 @@ def judged(records: Sequence[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def compared(records: Sequence[Record]) -> pd.DataFrame:
     """Returns the candidates' figures, each fitted on `CHOSEN_ON`, on the reported pairs."""
-    lines, known = [], [r for r in records if has_probability(r)]
+    lines = []
     for name, read in CANDIDATES.items():
-        found = calibrated([r for r in known if r.table in CHOSEN_ON], read)
+        found = calibrated([r for r in records if r.table in CHOSEN_ON], read)
         for part, tables in (("chosen on", CHOSEN_ON), ("reported", REPORTED)):
-            own = [r for r in known if r.table in tables]
+            own = [r for r in records if r.table in tables]
             each = [scores(interval(*found(read(r))), r.survival) for r in own]
             lines.append({"candidate": name, "tables": part, **pd.DataFrame(each).mean()})
     return pd.DataFrame(lines)
@@ -360,9 +336,8 @@ had been fitted for another kind of retraining, on 80% of the rows without repea
 classifier less: a part of its error is that. No explainer could be fitted for {missing}.
 """
 ABOUT_CANDIDATES = """
-Four kinds of classifier with probabilities; means over pairs. Each candidate is a logistic curve in
-the signals named, fitted on the tables it was chosen on. Only the lines of reported tables are a
-test.
+Means over pairs. Each candidate is a logistic curve in what it is named after, fitted on the tables
+it was chosen on. Only the lines of reported tables are a test.
 """
 ABOUT_RETRAIN = """
 Half of the retrained classifiers stand for the ten that `fit` makes and update the estimate;
@@ -370,7 +345,7 @@ observed is the share of the other half.
 """
 ABOUT_BEST = """
 The first way of `best` for every test row. *Said*: its mean survival. *Found*: the share of 20
-retrained classifiers that keep the label. *Unmarked*: rows that have margin and floor.
+retrained classifiers that keep the label. *Margin*: rows that keep one.
 """
 
 
@@ -422,9 +397,6 @@ def page(
         _figures(_by(own, "kind")),
         "## Pairs",
         _figures(own.drop(columns="setting")),
-        "## Labels alone",
-        "The same classifiers without their probabilities.",
-        _figures(_by(table[table.setting == "labels alone"], "table")),
         "## Candidates",
         ABOUT_CANDIDATES,
         _figures(candidates),
@@ -455,18 +427,18 @@ def _figures(table: pd.DataFrame) -> str:
 
 def constants(records: Sequence[Record]) -> str:
     """`calibration.toml`."""
-    parts = ["# Written by `python -m benchmarks.survival`, which says what the numbers mean.\n"]
-    for name, found in calibrations(records).items():
-        parts.append(
-            f"[{name}]\ncoefficients = {found.coefficients.tolist()}\nweight = {found.weight}\n"
-        )
-    return "\n".join(parts)
+    found = shipped(records)
+    return (
+        "# Written by `python -m benchmarks.survival`, which says what the numbers mean.\n"
+        f"coefficients = {found.coefficients.tolist()}\nweight = {found.weight}\n"
+    )
 
 
 def write(cache: Path, out: Path, package: Path) -> None:
     """Writes the tables, the page and the constants, from what was gathered."""
     paths = [(n, k, cache / f"{n}-{k}.npz") for n, k in product((*CHOSEN_ON, *REPORTED), KINDS)]
-    records = [record_of(*each) for each in paths if each[-1].exists()]
+    every = [record_of(*each) for each in paths if each[-1].exists()]
+    records = [record for record in every if record is not None]
     package.write_text(constants(records), encoding="utf-8")
     table, rows = judged(records)
     keys, kept = ["table", "kind", "setting"], out / "survival.csv"

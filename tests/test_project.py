@@ -447,20 +447,20 @@ def test_the_numbers_on_the_page_of_the_method_are_the_codes():
     from lapace.categories import SMOOTHING
     from lapace.explainer import minimal
     from lapace.explainer.correction import ETA, N_CORRECT
-    from lapace.explainer.endpoints import ASKED, MORE, ROUNDS
     from lapace.explainer.fit import EMPHASIS, SAMPLES
-    from lapace.explainer.minimal import PART, WIDER
-    from lapace.explainer.oracle import RARE
+    from lapace.explainer.minimal import ALIKE, PART, ROUND_SHARE, UNUSUAL, UNUSUAL_PRICE
     from lapace.paths.decoder import MIN_PROBABILITY, NOISE, ORIGINAL_BONUS
     from lapace.paths.tracing import SECTIONS
+    from lapace.schema.distance import CHARGE
     from lapace.schema.ranks import SPIKE
+    from lapace.survival import LIKELY
     from lapace.training import DEFAULT, FLOOR, GAUSSIANS, PAPER, PER_GAUSSIAN, SPREAD, steps_for
 
     assert (MIN_PROBABILITY, ORIGINAL_BONUS, SECTIONS) == (0.1, 1.0, 8)
-    assert (SPIKE, FLOOR, RARE, SMOOTHING) == (0.01, 0.5, 0.05, 0.1)
+    assert (SPIKE, FLOOR, UNUSUAL, SMOOTHING) == (0.01, 0.5, 0.05, 0.1)
     assert (SPREAD, PER_GAUSSIAN, GAUSSIANS, NOISE, EMPHASIS) == (0.5, 25, 20, 0.5, 1.5)
-    assert (SAMPLES, ASKED, MORE, PART) == (4_000, 2, 2, 1 / 20)
-    assert (ROUNDS, WIDER, minimal.SECTIONS) == (10, 10, 5)
+    assert (CHARGE, ALIKE, UNUSUAL_PRICE, LIKELY) == (0.2, 1.05, 1.5, 0.95)
+    assert (SAMPLES, PART, ROUND_SHARE, minimal.SECTIONS) == (4_000, 1 / 20, 0.01, 5)
     assert (ETA, N_CORRECT) == (0.1, 50)
     assert (PAPER.heads, PAPER.follows_paper, PAPER.weights) == ("sigmoid", True, (0.1, 0.1, 1))
     assert (PAPER.hidden, PAPER.batch, PAPER.rate) == (512, 1024, 1e-3)

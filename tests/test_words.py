@@ -30,7 +30,7 @@ SCREENS = [  # what the page and letters show
 ]
 
 WORDS = """
-    Booth Desk Door Ground StandIns Visit absence anybody as_it_is asking ends everybody furnish
+    Booth Desk Door Ground StandIns Visit absence anybody as_it_is asking everybody furnish
     given judging meet nobody obeying opening outside people person published put_back searching
     somebody stand stand_ins there told trouble troubles twins vouching who whom wishes
 """

@@ -253,6 +253,42 @@ def signs() -> World:
 
 
 # ------------------------------------------------------------------------------------------------
+# Farm: pandas, a support vector machine with a decision function and no probabilities
+
+
+def plots_of(count: int, seed: int) -> Any:
+    """Numbers and a category; the soil says nothing."""
+    import pandas as pd
+
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "sun": rng.normal(5, 2, count).round(1),
+            "water": rng.gamma(3, 10, count).round(),
+            "depth": rng.normal(30, 8, count).round(2),
+            "soil": rng.choice(["clay", "loam", "sand"], count),
+        }
+    )
+
+
+@once
+def farm() -> World:
+    """Odds, but no probabilities."""
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    from sklearn.svm import SVC
+
+    train = plots_of(500, 0)
+    label = np.where(train["sun"] + train["water"] / 10 - train["depth"] / 8 > 4.5, "rich", "poor")
+    columns = make_column_transformer(
+        (StandardScaler(), ["sun", "water", "depth"]), (OneHotEncoder(), ["soil"])
+    )
+    classifier = make_pipeline(columns, SVC(C=5.0)).fit(train, label)
+    return World(classifier, train, plots_of(25, 1), quick(classifier).fit(train))
+
+
+# ------------------------------------------------------------------------------------------------
 # Shop: pyarrow, labels 0 and 1, xgboost
 
 

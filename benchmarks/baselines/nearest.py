@@ -251,7 +251,7 @@ class RobXCE:
         for part in batches(len(cells), ROWS, self.samples):
             rows = _perturbed(problem.schema, cells[part], noise * self.sigma)
             owner = np.repeat(instance[part], self.samples)
-            codes, probability = classifier.query(rows, problem.schema)
+            codes, probability, _ = classifier.query(rows, problem.schema)
             if probability is None:
                 output = problem.instances.reaches_target(codes, owner).astype(np.float64)
             else:

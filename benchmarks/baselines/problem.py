@@ -16,11 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.classifier import Classifier
+from lapace.classifier import Classifier, query_rows
 from lapace.constraints import Constraint, System
 from lapace.errors import InputError
 from lapace.explainer import NotFittedError
-from lapace.explainer.oracle import query_rows
 from lapace.explainer.problem import LabelledInstances, read_instances
 from lapace.metrics import distinct_rows
 from lapace.result import Counterfactuals
@@ -163,7 +162,7 @@ class BaselineProblem:
         training, instances, original = self.training, self.instances, self.cells[instance]
         known_row, limit = training.rows[:1], MAX_REFUSED
         cells = self.schema.derive(cells, original)
-        codes, probability, _ = query_rows(
+        found, _ = query_rows(
             training.classifier, cells, self.schema, known_row=known_row, max_refused=limit
         )
         changed = self.schema.changed(original, cells).any(axis=1)
@@ -172,11 +171,11 @@ class BaselineProblem:
             self.cells,
             cells,
             instance,
-            valid=changed & instances.reaches_target(codes, instance),
+            valid=changed & instances.reaches_target(found.codes, instance),
             feasible=self.system.feasible(cells, original)
             & self.schema.derived.derivable(cells, original),
-            label=np.array([*training.classifier.labels, None], dtype=object)[codes],
-            probability=instances.target_probability(probability, instance),
+            label=np.array([*training.classifier.labels, None], dtype=object)[found.codes],
+            probability=instances.target_probability(found.probability, instance),
             template=instances.reading.template,
             ids=instances.reading.ids,
             **known,

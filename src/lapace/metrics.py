@@ -316,7 +316,7 @@ def evaluate(
     |---|---|
     | `validity`, `valid_counterfactuals` | share of instances with a valid one, of all rows |
     | `satisfaction`, `feasible_counterfactuals` | instances with an ok one, rows feasible |
-    | `distance`, `changed` | mean distance in percentiles, mean number of features changed |
+    | `distance`, `changed` | mean distance, mean number of features changed |
     | `range_distance` | mean distance with numbers' changes over their ranges, as in the paper |
     | `lof`, `lof_median` | local outlier factor, 20 neighbours |
     | `density`, `density_median` | share of the label's rows that are less dense; or NaN |

@@ -209,14 +209,18 @@ def _decision(scores: Floats, codes: Ints, label: int) -> float:
 
 
 def _slope(odds: Floats, agrees: Bools) -> float:
-    """Returns the slope of a logistic curve through the origin, from log-odds to agreement."""
+    """Returns the slope of a logistic curve through the origin, from log-odds to agreement.
+
+    It is above 0 also where the forest agrees with fewer than half of the rows.
+    """
     from sklearn.linear_model import LogisticRegression
 
     odds = np.maximum(odds, 0.0)
-    middle = max(float(np.median(odds)), LEAST)
-    x = np.append(odds, [middle, middle])  # one row of each kind more: all rows may agree
+    unit = float(np.median(odds)) or 1.0  # decision values may be on any scale
+    x = np.append(odds / unit, [1.0, 1.0])  # one row of each kind more: all rows may agree
     model = LogisticRegression(C=1e6, fit_intercept=False)
-    return float(model.fit(x[:, None], np.append(agrees, [True, False])).coef_[0, 0])
+    model.fit(x[:, None], np.append(agrees, [True, False]))
+    return max(float(model.coef_[0, 0]), LEAST) / unit
 
 
 class Calibration(NamedTuple):

@@ -51,7 +51,7 @@ class Recipe:
         heads: See `Shape`.
         follows_paper: The one switch for all that the paper does otherwise: clusters are learned
             rather than fixed by k-means, numbers are standardised rather than coded by rank, and
-            there is no anchoring, category tree, frozen-category line, sampled endpoint, repair of
+            there is no anchoring, category tree, frozen-category line, sampled start, repair of
             prototypes, refined or stable pick, made-up row.
         weights: The weights of KL(c), KL(z) and reconstruction, in the paper's order.
         batch: Rows per step.

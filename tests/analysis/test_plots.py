@@ -91,10 +91,34 @@ def test_what_the_best_answer_changes_comes_first(instance):
     others = [k for k, word in enumerate(shown) if word in set(instance.row) - set(names)]
     assert not others or max(places) < min(others)
     for change in best:
-        assert any(word.endswith(str(change["after"])) for word in shown)
-    rows = instance.explanation.best(1)
-    (probability,) = rows.probability[rows.instance == instance.position]
-    assert shown.count(f"{probability:.0%}") == 1
+        for end in {change["enough"], change["safe"]} - {change["before"]}:
+            assert any(word.endswith(str(end)) for word in shown)
+    for end in ("enough", "safe"):
+        (probability,) = instance.best(1, end=end).probability
+        assert f"{probability:.0%}" in shown
+
+
+def test_both_ends_of_the_best_answer_are_drawn_where_they_differ(instance):
+    shown = words(plots.path(instance))
+    assert [e.title for e in DrawnPath.of(instance, None).ends] == ["just enough", "safe"]
+    assert {"just enough", "safe"} <= set(shown)
+    explanation, position = instance.explanation, instance.position
+    best = explanation.minimal["best"]
+    same = replace(explanation, minimal={**explanation.minimal, "enough": best})[position]
+    ax = plots.path(same)
+    assert "best answer" in words(ax)
+    assert not {"just enough", "safe"} & set(words(ax))
+    assert ax.get_xlim() == (0, 100)
+    first = {"first": explanation.picked["first"]}
+    for minimal, title in (({"nearest": best}, "best answer"), ({}, None)):
+        one = replace(explanation, minimal=minimal, picked=first)[position]
+        assert ("best answer" in words(plots.path(one))) == (title is not None)
+    # What need not change for the one end is a dash there.
+    enough = replace(best, cells=explanation.instances[best.instance])
+    stays = replace(explanation, minimal={**explanation.minimal, "enough": enough})[position]
+    plain, dashes = (words(plots.path(one)).count("–") for one in (instance, stays))
+    assert dashes > plain
+    assert overlaps(plots.path(stays).figure) == []
 
 
 def test_the_flip_is_drawn_at_first(instance):
@@ -372,8 +396,9 @@ def bars(ax):
 
 def test_bars_tell_a_hard_change_from_an_easy_one(explanation, instance):
     best = explanation[[instance.position]].best(1)
-    gaps = best.schema.gaps(best.instances[best.instance], best.cells)[0]
-    wanted = sorted(gaps[gaps > 0] / gaps.sum(), reverse=True)
+    weights = best.schema.weights(None)
+    parts = best.schema.change_efforts(best.instances[best.instance], best.cells, weights)[0]
+    wanted = sorted(parts[parts > 0] / best.effort[0], reverse=True)
     drawn = bars(plots.path(instance))
     whole, shares = drawn[::2], drawn[1::2]
     assert [y for y, _ in whole] == [y for y, _ in shares]

@@ -234,9 +234,28 @@ def test_best_is_judged_by_marks_refits_and_relations():
     assert checks["survives"].value == pytest.approx(0.6)
     assert checks["survives"].verdict == "fails"
     assert checks["possible"].value == np.isin(CLOSEST[:, 0], CLOSEST[:30, 0]).mean()
+    # A row that is rare keeps its label all the same.
+    marks = np.where(np.arange(60) < 45, "unusual", "edge, unusual").astype(object)
+    _, checks = parts(best=replace(rows, mark=marks))
+    assert (checks["unmarked"].value, checks["unmarked"].verdict) == (0.75, "passes")
     by_target, checks = parts()
     assert "survives" not in checks
     assert [c.threshold.name for c in by_target[0].checks] == list(checks)
+
+
+def test_of_labels_alone_no_margin_is_measured():
+    rows = rows_for(np.arange(60), CLOSEST, EVERY)
+    edge = replace(rows, mark=np.full(60, "edge", dtype=object))
+    by_target, checks = parts(best=edge, has_margins=False)
+    for check in (checks["unmarked"], *(of_checks(*x.checks).checks[3] for x in by_target)):
+        assert check.threshold.name == "unmarked"
+        assert (check.verdict, check.advice) == ("not measured", "")
+        assert check.reason == "the classifier gives no odds, so no margin is known"
+    report = worlds.post().explainer.report_
+    assert {c.threshold.name for c in report.checks if c.value is None} == {"unmarked"}
+    assert "1 not measured." in report.headline
+    odds = {c.threshold.name: c for c in worlds.bank().explainer.report_.checks}
+    assert odds["unmarked"].value is not None
 
 
 def test_what_cannot_be_measured_says_why():

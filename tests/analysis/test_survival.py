@@ -1,4 +1,4 @@
-"""Survival: the forest, the estimates, the margin, and classifiers that really are retrained."""
+"""Survival: the estimates, the margin, and classifiers that really are retrained."""
 
 from __future__ import annotations
 
@@ -13,63 +13,16 @@ from scipy.special import expit, logit
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.svm import SVC
 
 from lapace import Explainer, InputError
 from lapace import survival as module
 from lapace.classifier import Classifier
-from lapace.classifier.outputs import log_odds
+from lapace.classifier.outputs import decision_scores, log_odds, log_scores, score_odds
 from lapace.errors import ClassifierError
 from lapace.schema import Schema
-from lapace.survival import LIKELY, Forest, Survival, retrained_classifiers, shipped
+from lapace.survival import LIKELY, Survival, retrained_classifiers, shipped
 from tests import worlds
-
-
-def table(rows: int, seed: int = 0) -> Any:
-    """Three numbers, one of them sometimes missing, and a category; three labels."""
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame(
-        {
-            "a": rng.normal(size=rows).round(2),
-            "b": rng.integers(0, 50, rows),
-            "c": np.where(rng.random(rows) < 0.1, np.nan, rng.normal(size=rows).round(2)),
-            "d": rng.choice(["x", "y", "z"], rows),
-        }
-    )
-    score = frame["a"] + (frame["d"] == "x") + frame["c"].isna()
-    return frame, np.where(frame["b"] > 30, 2, (score > 0).astype(int))
-
-
-@cache
-def fitted() -> tuple[Schema, Survival]:
-    """A schema, and a model of a classifier of three labels without probabilities."""
-    frame, codes = table(1500)
-    schema = Schema.infer(frame)
-    return schema, Survival.fit((0, 1, 2), schema, schema.cells(frame), codes, random_state=0)
-
-
-# --- the forest ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_labels", [2, 3])
-def test_the_forest_is_that_of_sklearn(monkeypatch, n_labels):
-    monkeypatch.setattr(module, "CELLS", 1000)  # in several parts
-    rng = np.random.default_rng(0)
-    x, codes = rng.normal(size=(300, 4)).astype(np.float32), rng.integers(0, n_labels, 300)
-    model = RandomForestClassifier(7, random_state=0).fit(x, codes)
-    np.testing.assert_allclose(Forest.of(model, n_labels)(x), model.predict_proba(x), atol=1e-6)
-    wider = Forest.of(model, n_labels + 1)(x)  # a label that no row has
-    np.testing.assert_allclose(wider[:, :-1], model.predict_proba(x), atol=1e-6)
-    assert (wider[:, -1] == 0).all()
-
-
-def test_a_wider_schema_is_read_as_the_fitted_one():
-    schema, model = fitted()
-    reading = schema.read([{"a": 9.0, "b": 10, "c": None, "d": "unseen"}])
-    assert reading.schema["d"].levels != schema["d"].levels
-    one, unknown = np.ones(1, dtype=int), np.full(1, np.nan)
-    assert np.isfinite(model.estimate(reading.schema, reading.cells, one, unknown)).all()
-    none = (reading.cells[:0], one[:0], unknown[:0])
-    assert np.shape(model.estimate(schema, *none)) == (3, 0)
 
 
 def test_a_sample_has_every_label(monkeypatch):
@@ -98,18 +51,14 @@ def beside(probabilities: bool, threshold: float = 0.5, power: float = 1.0) -> A
     schema, codes = Schema.infer(cells), (chance >= threshold).astype(np.int64)
     second = expit(power * logit(chance))
     known = np.column_stack([1 - second, second]) if probabilities else None
-    parts = (schema, cells, codes, lambda _: known)
+    parts = (schema, cells, codes, lambda _: None if known is None else log_scores(known))
     return schema, Survival.fit((0, 1), *parts, random_state=0)
 
 
-each_setting = pytest.mark.parametrize("probabilities", [True, False])
-
-
-@each_setting
-def test_survival_is_a_chance_that_rises_with_the_distance_to_the_boundary(probabilities):
-    schema, model = beside(probabilities)
+def test_survival_is_a_chance_that_rises_with_the_distance_to_the_boundary():
+    schema, model = beside(True)
     cells = np.linspace(0.0, 2.0, 9).repeat(2).reshape(-1, 2).round(3)
-    odds = 3 * cells.sum(axis=1) if probabilities else np.full(9, np.nan)
+    odds = 3 * cells.sum(axis=1)
     estimate, low, high = model.estimate(schema, cells, np.ones(9, dtype=int), odds)
     assert (low >= 0).all()
     assert (high <= 1).all()
@@ -134,6 +83,31 @@ def test_a_classifier_that_exaggerates_its_probabilities_is_no_surer():
         for model, power in ((plain, 1), (exaggerated, 3))
     )
     np.testing.assert_allclose(one, other, atol=0.02)
+
+
+def test_values_of_a_decision_function_are_odds_on_whatever_scale():
+    cells, chance, _ = noisy(2000, 0)
+    (schema, plain), codes = beside(True), (chance >= 0.5).astype(np.int64)
+    for scale in (1e-4, 0.01, 7.0):
+        scores = decision_scores(scale * logit(chance), 2000, 2)
+        survival = Survival.fit((0, 1), schema, cells, codes, lambda _, s=scores: s, random_state=0)
+        assert survival.agreement * scale == pytest.approx(plain.agreement, rel=0.05)
+        assert (survival.zero == 0).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_at_random_are_kept_by_nothing_and_can_be_saved(seed):
+    """A forest of other rows agrees with half of them, or fewer."""
+    cells, _, _ = noisy(1000, 0)
+    rng = np.random.default_rng(seed)
+    codes, odds = rng.integers(0, 2, 1000), rng.uniform(1, 3, 1000)
+    scores = decision_scores(np.where(codes == 1, odds, -odds), 1000, 2)
+    schema = Schema.infer(cells)
+    survival = Survival.fit((0, 1), schema, cells, codes, lambda _: scores, random_state=0)
+    assert 0 < survival.agreement < 0.3
+    assert not survival.has_margin(schema, cells, codes, odds).any()
+    again = Survival.of_arrays((0, 1), survival.arrays())
+    assert again.agreement == survival.agreement
 
 
 def test_a_threshold_of_the_classifiers_own_is_found():
@@ -161,82 +135,131 @@ def logistic(x: Any, y: Any) -> Any:
     return LogisticRegression(max_iter=500).fit(x, y)
 
 
+def scores_of(model: Any, rows: Any) -> Any:
+    """The scores of labels that `Classifier.query` reads of a model."""
+    if hasattr(model, "predict_proba"):
+        return log_scores(model.predict_proba(rows))
+    return decision_scores(model.decision_function(rows), len(rows), len(model.classes_))
+
+
+def machine(x: Any, y: Any) -> Any:
+    return SVC().fit(x, y)  # a decision function, no probabilities
+
+
 @pytest.mark.parametrize(
     ("settings", "train"),
     [
         ({"weights": [0.97], "flip_y": 0.005}, lambda x, y: FromFifth(logistic(x, y))),
         ({"n_classes": 6, "n_informative": 5, "flip_y": 0.1}, logistic),
+        ({"flip_y": 0.1, "class_sep": 0.6}, machine),
+        ({"n_classes": 3, "n_informative": 5, "flip_y": 0.1}, machine),
     ],
-    ids=["a threshold of 0.2", "six labels"],
+    ids=["a threshold of 0.2", "six labels", "a decision function", "a column a label"],
 )
 def test_what_is_said_is_what_retrained_classifiers_do(settings, train):
     x, y = make_classification(3000, 8, random_state=3, **settings)
     x, y, rows = x[:1500].round(3), y[:1500], x[1500:].round(3)
     model, n_labels = train(x, y), len(np.unique(y))
-    parts = (Schema.infer(x), x, model.predict(x), model.predict_proba)
+    parts = (Schema.infer(x), x, model.predict(x), lambda cells: scores_of(model, cells))
     survival = Survival.fit(tuple(range(n_labels)), *parts, random_state=0)
-    codes, known = model.predict(rows), model.predict_proba(rows)
+    codes = model.predict(rows)
+    odds = score_odds(scores_of(model, rows), codes)
     # Rows whose label is not a matter of course.
-    margin = np.sort(known, axis=1)[:, -1] - np.sort(known, axis=1)[:, -2]
-    chosen = codes == 1 if n_labels == 2 else margin < 0.2
-    rows, codes, known = rows[chosen], codes[chosen], known[chosen]
-    said, _, _ = survival.estimate(parts[0], rows, codes, log_odds(known, codes))
+    chosen = codes == 1 if n_labels == 2 else odds < np.quantile(odds, 0.4)
+    rows, codes, odds = rows[chosen], codes[chosen], odds[chosen]
+    said, _, _ = survival.estimate(parts[0], rows, codes, odds)
     rng = np.random.default_rng(0)
     samples = [rng.integers(0, 1500, 1500) for _ in range(20)]
     found = np.mean([train(x[s], y[s]).predict(rows) == codes for s in samples], axis=0)
     assert abs(said.mean() - found.mean()) < 0.08
 
 
-def test_rows_without_a_probability_are_estimated_beside_rows_with_one():
+def test_of_rows_without_a_probability_nothing_is_said_beside_rows_with_one():
     schema, model = beside(True)
     cells, codes = noisy(6, 3)[0], np.array([0, 1] * 3)
     mixed = np.array([0.6, np.nan, 0.7, np.nan, 1.8, 2.9])
     together = np.array(model.estimate(schema, cells, codes, mixed))
     alone = [np.array(model.estimate(schema, cells[[k]], codes[[k]], mixed[[k]])) for k in range(6)]
     np.testing.assert_allclose(together, np.concatenate(alone, axis=1), atol=1e-6)
-    assert np.isfinite(together).all()
+    assert (np.isnan(together) == np.isnan(mixed)).all()
+    has_margin = model.has_margin(schema, cells, codes, mixed)
+    assert not has_margin[np.isnan(mixed)].any()
 
 
-def test_probabilities_unknown_in_fit_are_not_read_later():
+@pytest.mark.parametrize("odds", [np.nan, 0.9, 30.0])
+def test_of_labels_alone_nothing_is_known(odds):
+    """Odds that were unknown in `fit` are not read later."""
     schema, model = beside(False)
-    cells, codes = noisy(4, 3)[0], np.ones(4, dtype=int)
-    with_them = model.estimate(schema, cells, codes, np.full(4, 0.9))
-    without = model.estimate(schema, cells, codes, np.full(4, np.nan))
-    np.testing.assert_array_equal(with_them, without)
+    assert not model.is_known
+    assert beside(True)[1].is_known
+    cells, codes, odds = noisy(4, 3)[0], np.array([0, 1, 0, 1]), np.full(4, odds)
+    assert np.isnan(model.estimate(schema, cells, codes, odds)).all()
+    assert not model.has_margin(schema, cells, codes, odds).any()
+    assert np.isnan(model.margin_odds(codes)).all()
 
 
-@each_setting
-def test_the_shipped_calibrations_are_sound(probabilities):
-    found = shipped(probabilities)
-    assert len(found.coefficients) == 2
-    assert (found.coefficients[:-1] > 0).all()
+def test_scores_that_do_not_tell_labels_are_none():
+    """One-against-one values of three labels come in three columns too."""
+    rng = np.random.default_rng(0)
+    cells = rng.normal(size=(900, 2)).round(2)
+    angle = np.arctan2(*cells.T)
+    y = np.digitize(angle, [-1.0, 1.0])
+    for shape, known in (("ovr", True), ("ovo", False)):
+        model = SVC(decision_function_shape=shape).fit(cells, y)
+        codes = model.predict(cells)
+        survival = Survival.fit(
+            (0, 1, 2),
+            Schema.infer(cells),
+            cells,
+            codes,
+            lambda rows, model=model: scores_of(model, rows),
+            random_state=0,
+        )
+        assert survival.is_known == known
+
+
+def test_the_shipped_calibration_is_sound():
+    found = shipped()
+    slope, _ = found.coefficients
+    assert slope > 0
     assert found.weight > 0
 
 
 # --- the margin ----------------------------------------------------------------------------------
 
 
-@each_setting
-def test_a_row_has_a_margin_where_its_survival_is_likely(probabilities):
-    schema, model = beside(probabilities)
+def test_a_row_has_a_margin_where_its_survival_is_likely():
+    schema, model = beside(True)
     cells, chance, _ = noisy(400, 5)
-    odds = logit(chance) if probabilities else np.full(400, np.nan)
-    ones = np.ones(400, dtype=int)
+    odds, ones = logit(chance), np.ones(400, dtype=int)
     enough = model.has_margin(schema, cells, ones, odds)
     estimate, _, _ = model.estimate(schema, cells, ones, odds)
     np.testing.assert_array_equal(enough, estimate >= LIKELY)
     assert 0 < enough.sum() < (chance > 0.5).sum()
 
 
+@pytest.mark.parametrize("threshold", [0.5, 0.2])
+def test_the_odds_of_a_margin_are_where_it_begins(threshold):
+    schema, model = beside(True, threshold=threshold)
+    codes = np.array([0, 1])
+    for shift, expected in ((1e-6, True), (-1e-6, False)):
+        odds = model.margin_odds(codes) + shift
+        assert model.has_margin(schema, np.zeros((2, 2)), codes, odds).tolist() == [expected] * 2
+
+
 # --- in an explainer -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world", [worlds.bank, worlds.paper, worlds.digits])
-def test_every_explainer_estimates_survival(world):
+@pytest.mark.parametrize("world", [worlds.bank, worlds.signs, worlds.paper, worlds.digits])
+def test_explainers_of_classifiers_with_odds_estimate_survival_and_others_do_not(world):
     explainer, instances = world().explainer, world().instances
     last = explainer.explain(instances[:3], target="any-other").last()
     assert len(last)
-    assert ((last.survival > 0) & (last.survival < 1)).all()
+    if explainer.classifier_.has_probability:
+        assert ((last.survival > 0) & (last.survival < 1)).all()
+    else:
+        assert np.isnan(last.survival).all()
+        assert not explainer.fitted_.survival.is_known
 
 
 def test_any_other_label_is_judged_by_the_label_reached():
@@ -284,7 +307,7 @@ def test_the_votes_of_retrained_classifiers_update_the_estimate():
     known = log_odds(explainer.classifier.predict_proba(rows), codes)
     estimate, low, high = survival.estimate(schema, rows, codes, known)
     before, _, _ = replace(survival, retrained=()).estimate(schema, rows, codes, known)
-    weight = shipped(True).weight
+    weight = shipped().weight
     np.testing.assert_allclose(estimate, (weight * before + kept) / (weight + 10))
     assert (low <= estimate).all()
     assert (estimate <= high).all()
@@ -320,6 +343,7 @@ def test_retrained_classifiers_are_not_saved_and_it_is_said(tmp_path):
     arguments = (again.schema_, cells[:9], np.ones(9, dtype=int), np.full(9, 0.6))
     before = replace(explainer.fitted_.survival, retrained=())
     np.testing.assert_array_equal(survival.estimate(*arguments), before.estimate(*arguments))
+    assert np.isfinite(survival.estimate(*arguments)).all()
 
 
 @pytest.mark.parametrize("settings", [{}, {"y": ["a"] * 60, "retrain": 3}])
@@ -350,56 +374,72 @@ def test_a_retrained_classifier_may_know_other_labels():
     ones = np.ones(len(rows), int)
     unknown = np.full(len(rows), np.nan)
     estimate, _, _ = survival.estimate(classifier.schema, rows, ones, unknown)
-    before, _, _ = replace(survival, retrained=()).estimate(classifier.schema, rows, ones, unknown)
-    assert before.mean() < 0.4
     assert estimate.mean() > 0.6  # what was 0 is called 1 there
+
+
+def test_of_labels_alone_retrained_classifiers_vote_and_no_one_else():
+    cells, _, true = noisy(200, 0)
+    classifier = Classifier(lambda X: (X.sum(axis=1) > 0).astype(int), Schema.infer(cells), (0, 1))
+    others = retrained_classifiers(forest, classifier, cells, true, 0)
+    survival, ones = replace(beside(False)[1], retrained=others), np.ones(200, int)
+    assert survival.is_known
+    unknown = np.full(200, np.nan)
+    estimate, _, _ = survival.estimate(classifier.schema, cells, ones, unknown)
+    votes = np.sum([other.model.predict(cells) for other in others], axis=0)
+    np.testing.assert_allclose(estimate, (0.5 + votes) / 11)
+    enough = survival.has_margin(classifier.schema, cells, ones, unknown)
+    np.testing.assert_array_equal(enough, votes == 10)
+    assert 0 < enough.sum() < 200
+
+
+def test_retrained_classifiers_read_levels_that_are_new():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=300).round(2), "d": rng.choice(["x", "y"], 300)})
+    schema = Schema.infer(frame)
+
+    def retrain(X: Any, y: Any, random_state: int) -> Any:
+        return lambda rows: np.where(rows["d"] == "unseen", 1, 0)
+
+    classifier = Classifier(retrain(None, None, 0), schema, (0, 1))
+    others = retrained_classifiers(retrain, classifier, schema.cells(frame), np.zeros(300), 0)
+    survival = replace(beside(False)[1], retrained=others)
+    reading = schema.read([{"a": 9.0, "d": "unseen"}])
+    one, unknown = np.ones(1, dtype=int), np.full(1, np.nan)
+    said, _, _ = survival.estimate(reading.schema, reading.cells, one, unknown)
+    assert said == pytest.approx(10.5 / 11)
+    none = (reading.cells[:0], one[:0], unknown[:0])
+    assert np.shape(survival.estimate(schema, *none)) == (3, 0)
 
 
 # --- kept in files -------------------------------------------------------------------------------
 
 
-@each_setting
+@pytest.mark.parametrize("probabilities", [True, False])
 def test_arrays_and_back_are_the_same_model(probabilities):
     schema, model = beside(probabilities)
-    again = Survival.of_arrays((0, 1), model.arrays(), schema.coding.width)
+    again = Survival.of_arrays((0, 1), model.arrays())
     cells, chance, _ = noisy(50, 3)
+    assert again.is_known == model.is_known == probabilities
     for function in ("estimate", "has_margin"):
         arguments = (schema, cells, np.ones(50, dtype=int), logit(chance))
         one, other = (getattr(it, function)(*arguments) for it in (model, again))
         np.testing.assert_array_equal(one, other)
 
 
-def nan(array: Any) -> Any:
-    changed = array.copy()
-    changed.flat[-1] = np.nan
-    return changed
-
-
 @pytest.mark.parametrize(
-    ("name", "change"),
+    "change",
     [
-        ("threshold", nan),
-        ("share", nan),
-        ("share", lambda a: a[:, :-1]),
-        ("children", lambda a: a.astype(np.int64)),
-        ("children", lambda a: a * 0),
-        ("children", lambda a: a + len(a)),
-        ("roots", lambda a: a - 1),
-        ("feature", lambda a: a + 2),
-        ("feature", None),
-        ("other", None),
-        ("numbers", lambda a: a * [1, 1, 1, 1, -1]),
-        ("numbers", lambda a: a[1:]),
+        lambda a: {"numbers": np.where(np.arange(3) == 2, np.nan, a)},
+        lambda a: {"numbers": a * [1, 1, -1]},
+        lambda a: {"numbers": a[1:]},
+        lambda a: {"numbers": a[None]},
+        lambda a: {"numbers": a.astype(np.float32)},
+        lambda a: {"numbers": a, "other": a},
+        lambda a: {"other": a},
+        lambda a: {},
     ],
 )
-def test_arrays_of_another_shape_or_with_nan_are_refused(name, change):
-    schema, model = beside(True)
-    arrays = model.arrays()
-    if change is not None:
-        arrays[name] = change(arrays[name])
-    elif name in arrays:
-        del arrays[name]
-    else:
-        arrays[name] = arrays["numbers"]
-    with pytest.raises(ValueError, match=r"fit the columns|fit together"):
-        Survival.of_arrays((0, 1), arrays, schema.coding.width)
+def test_arrays_of_another_shape_or_with_nan_are_refused(change):
+    _, model = beside(True)
+    with pytest.raises(ValueError, match=r"numbers of survival do not fit"):
+        Survival.of_arrays((0, 1), change(model.arrays()["numbers"]))

@@ -18,8 +18,10 @@ from lapace.budget import BudgetError
 from lapace.classifier import Classifier
 from lapace.constraints import System, parse
 from lapace.explainer import oracle
+from lapace.explainer.search import search
 from lapace.result import WhyNot, json_schema
 from lapace.schema import Schema
+from lapace.why_not import drops
 from lapace.why_not.relaxation import amount, relaxed, slack
 from tests import worlds
 from tests.worlds import quick
@@ -184,13 +186,19 @@ def test_a_second_contradiction_is_mentioned():
 def smallest_drops(
     explainer: Explainer, instances: Any, constraints: Sequence[Any], **settings: Any
 ):
-    """For each instance the sizes at which some set helps, by running explain without each set."""
+    """For each instance the sizes at which some set helps, by running explain without each set.
+
+    Each search is handed the rows found without any constraint, as those of `why_not` are.
+    """
     sizes: list[set[int]] = [set() for _ in range(len(instances))]
     helped: list[set[tuple[str, ...]]] = [set() for _ in range(len(instances))]
+    search = worlds.searched(settings)
+    free = Explainer.explain(explainer, instances, **search).nearest().frame
     for some in subsets(constraints):
         kept = [c for c in constraints if c not in some]
-        search = worlds.searched(settings)
-        explanation = Explainer.explain(explainer, instances, constraints=kept, **search)
+        explanation = Explainer.explain(
+            explainer, instances, constraints=kept, candidates=free, **search
+        )
         for i, status in enumerate(explanation.status):
             if status == "answered":
                 sizes[i].add(len(some))
@@ -295,6 +303,27 @@ def test_of_a_word_for_several_columns_only_those_that_change_are_let_go():
     relaxed = {"target": "yes", "constraints": why.relax(["fixed b, c"])}
     again = lattice().explain(instance, search=Search(steps=8), **relaxed)
     assert again.status == ("answered",)
+
+
+def test_rows_found_under_the_rules_are_candidates_of_the_other_searches(monkeypatch):
+    searched = []
+
+    def noted(problem, instance):
+        searched.append((problem, search(problem, instance)))
+        return searched[-1][1]
+
+    monkeypatch.setattr(drops, "search", noted)
+    instance, constraints = [{"a": 1, "b": 1, "c": "x"}], ["a <= 4", "b <= 4", "fixed c"]
+    explanation = explain_with_reasons(lattice(), instance, constraints, steps=8)
+    assert explanation.why_not[0].drop
+    (free, result), *others = searched
+    assert free.candidates is None
+    assert free.system.constraints == ()
+    assert len(others) > 2
+    for problem, _ in others:
+        rows = problem.candidates
+        np.testing.assert_array_equal(rows.cells, result.rows["nearest"].steps.cells)
+        assert rows.instance.tolist() == [0]
 
 
 # --- rules ------------------------------------------------------------------------------------

@@ -119,6 +119,7 @@ def test_every_row_has_one_outcome_and_it_is_that_of_explain(model, letters, tmp
         assert mine["id"].tolist() == [explanation.ids[i] for i in picked.instance]
         assert mine["weight"].tolist() == picked.cells[:, 0].tolist()
         assert np.allclose(mine["distance"], picked.distance)
+        assert np.allclose(mine["effort"], picked.effort)
     assert summary.status == Counter(explanation.status)
     assert summary.status["answered"] > 5
     read = pd.read_parquet(tmp_path / "out")

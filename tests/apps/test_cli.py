@@ -27,13 +27,15 @@ from typer.testing import CliRunner
 import lapace
 from docs import pages
 from lapace import Explainer
+from lapace.apps.cli import rendering
 from lapace.apps.cli.commands import EXAMPLES, app
 from lapace.apps.cli.fitting import save_pair
-from lapace.apps.cli.outputs import progress, quiet
+from lapace.apps.cli.outputs import progress, quiet, show
 from lapace.apps.server import create_app
 from lapace.explainer import Search, storage
 from lapace.explainer.problem import MAX_QUERIES
 from lapace.result import PICKS, Explanation, json_schema, why_not_to_json
+from tests import worlds
 from tests.processes import ROOT, environment, python
 from tests.worlds import once
 
@@ -359,8 +361,8 @@ def test_the_table_shows_what_changes(here, denied, monkeypatch):
     result = done("explain loans.lapace denied.csv --target approved -c 'changes <= 6'")
     found = re.findall(r"^Instance \d+: denied → approved  (\w+)$", result.stdout, re.MULTILINE)
     assert len(found) == len(denied)
-    assert re.search(r"^  approved, probability 0.\d\d, distance \d", result.stdout, re.MULTILINE)
-    assert re.search(r"^    \w+ +[\w,.]+ +→ +[\w,.]+$", result.stdout, flags=re.MULTILINE)
+    assert re.search(r"^  approved, probability 0.\d\d, effort \d", result.stdout, re.MULTILINE)
+    assert re.search(r"^    \w+ +[\w,.]+ +→ +[\w,.]+ … [\w,.]+$", result.stdout, re.MULTILINE)
     assert result.stderr.startswith(
         f"Explanation of 6 instances: {found.count('answered')} answered"
     )
@@ -377,6 +379,39 @@ def test_the_table_shows_what_changes(here, denied, monkeypatch):
     printed = done("explain loans.lapace denied.csv --target approved").stdout
     assert printed.count("Instance ") == 2
     assert "… and 4 more; -o OUT.csv or -o OUT.json has all." in printed
+
+
+def test_a_way_shows_both_its_ends(here, denied):
+    line = "explain loans.lapace denied.csv --target approved"
+    printed = done(line).stdout
+    lines = [" ".join(text.split()) for text in printed.splitlines()]
+    done(f"{line} -o out.json")
+    seen = set()
+    for one in Explanation.from_json("out.json"):
+        for rank in range(len(one.best()) if one.status == "answered" else 0):
+            for change in one.changes(rank=rank).to_dict("records"):
+                both = dict.fromkeys((change["enough"], change["safe"]))
+                said = f"{change['feature']} {change['before']} → {' … '.join(both)}"
+                assert said in lines
+                seen.add(len(both))
+    assert seen == {1, 2}
+    assert printed.count("the first just turns the decision, the second keeps a margin.") == 1
+    plain = done(f"{line} --pick nearest").stdout
+    assert " … " not in plain
+    assert "keeps a margin" not in plain
+    csv = pd.read_csv(io.BytesIO(done(f"{line} --format csv").stdout_bytes))
+    safe = Explanation.from_json("out.json").best()
+    np.testing.assert_allclose(csv["effort"], safe.effort)
+    np.testing.assert_allclose(csv["income"], safe.rows["income"])
+
+
+def test_of_labels_alone_the_edge_is_mentioned_once(capsys):
+    explanation = worlds.explained(worlds.post(), "dear")
+    assert {mark.split(",")[0] for mark in explanation.best().mark} == {"edge"}
+    show(*rendering.explanation_parts([explanation, explanation], "best"))
+    printed = capsys.readouterr().out
+    assert printed.count("to the decision boundary is not known") == 1
+    assert not re.search(r"edge|\bnan\b|probability|…  ", printed)
 
 
 @pytest.mark.parametrize("pick", [*PICKS, "path"])

@@ -107,10 +107,14 @@ def test_what_is_for_the_file_is_in_the_annex_and_not_in_the_letter(tmp_path):
     kept = unescape((tmp_path / page.name.replace("letter-", "annex-")).read_text())
     best = whole.best(3)
     usual = f">{100 * best.density[0]:.0f} of 100<"
-    figures = (f"{best.distance[0]:.3f}", usual)
+    figures = (f"{best.effort[0]:.3f}", usual)
     for text in (*whole.constraints, "sha256 12ab", whole.reason[0], *figures):
         assert text in kept
         assert text not in unescape(sent)
+    assert np.isnan(best.survival).all()
+    assert np.isnan(best.probability).all()
+    assert "<td>–</td>" in kept, "a figure that is not known is a dash"
+    assert not re.search(r"\bnan\b", kept + sent)
     assert "<svg" in kept
     assert "<svg" not in sent
     first = best.about["features"].iloc[0].split(", ")
@@ -123,12 +127,15 @@ def test_what_is_for_the_file_is_in_the_annex_and_not_in_the_letter(tmp_path):
 
 
 @pytest.mark.needs("browser")
-@pytest.mark.parametrize(("columns", "fixed"), [(3, 3), (4, 60), (6, 12)])
-def test_a_letter_is_one_page_and_no_heading_ends_a_page(columns, fixed, tmp_path):
+@pytest.mark.parametrize(
+    ("columns", "fixed", "enough"),
+    [(3, 3, ""), (4, 60, ""), (6, 12, ""), (3, 12, "1,400"), (6, 12, "1,400")],
+)
+def test_a_letter_is_one_page_and_no_heading_ends_a_page(columns, fixed, enough, tmp_path):
     """Of three ways as many are shown as there is room for; columns are described once."""
     described = "Net of tax, each month, on average over the three months before the application."
     changes = tuple(
-        letters.Change(f"monthly income {i}", "1,250", "2,000", "up", described, i)
+        letters.Change(f"monthly income {i}", "1,250", "2,000", "up", described, i, enough)
         for i in range(columns)
     )
     way = letters.Way(changes, "yes", ("The system is then 65% sure of “yes”.",), changes[:1])
@@ -207,8 +214,8 @@ def test_without_a_way_the_letter_says_why():
 def test_a_letter_speaks_to_a_person_not_to_an_engineer():
     """Neither the system's words nor a choice where there is one way only."""
     seen, world = set(), worlds.bank()
-    free = world.explainer.explain(world.instances.head(6))
-    for instance in [*explanation()[:6], *free]:
+    free = world.explainer.explain(world.instances.head(15))
+    for instance in [*explanation()[:15], *free]:
         if instance.status in ("answered", "none_found", "infeasible"):
             found = letters.letter(instance, date=DAY)
             page = re.sub(r"<style>.*?</style>|<[^>]+>", " ", found.html, flags=re.DOTALL)
@@ -347,18 +354,76 @@ def test_a_long_way_is_called_one():
     short = replace(found, cells=cells, instances=instances)
     assert not any("long way" in note for note in notes(short))
     instances[:, 0] = income.lower
-    assert notes(replace(short, instances=instances))[-1] == (
+    far = replace(short, instances=instances)
+    assert notes(far)[-1] == (
         "This is a long way: more than half of all cases lie between the two values of income."
     )
+    assert wording.notes(far, 0, letters.Words(), has_ends=True)[-1].endswith(
+        "lie between today's and the safer value of income."
+    )
+    # Cases are counted, however far the values are apart.
+    sparse = replace(income, ranks=((income.lower, income.upper), (0.3, 0.7)))
+    features = (sparse, *found.schema.features[1:])
+    rare = replace(far, schema=replace(found.schema, features=features))
+    assert not any("long way" in note for note in notes(rare))
+
+
+def test_a_way_has_what_is_just_enough_and_what_is_safer():
+    whole = worlds.explained(worlds.bank(), "approved")
+    sure = [i for i in whole if i.status == "answered" and not wording.at_edge(i.best(1)).any()]
+    alone, seen = whole[[sure[0].position]], set()
+    enough = alone.minimal["enough"]
+    as_now = replace(enough, cells=alone.instances[enough.instance])  # all of it can stay
+    for instance in (*sure, replace(alone, minimal={**alone.minimal, "enough": as_now})[0]):
+        sent = letters.letter(instance, date=DAY)
+        lines = [line.strip(" -") for line in sent.text.splitlines() if line.startswith("  - ")]
+        page = on_one_line(re.sub(r"<[^>]+>", " ", sent.html))
+        table = instance.changes().to_dict("records")
+        assert len(table) == len(sent.ways[0].changes)
+        apart = any(change["enough"] != change["safe"] for change in table)
+        for name, before, enough, safe in (change.values() for change in table):
+            stays = enough == before
+            said = f"{before} can stay" if stays else f"from {before} to {enough} is just enough"
+            both = f"{said}; {safe} is safer"
+            assert f"{name}: {f'from {before} to {safe}' if enough == safe else both}" in lines
+            cells = [before, *(["as now" if stays else enough] if apart else []), safe]
+            arrow = "(?:[▲▼] )?"
+            pattern = rf"{name} {' '.join(arrow + re.escape(cell) for cell in cells)}"
+            assert re.search(pattern, page), (pattern, page)
+            seen.add((enough == safe, stays))
+        assert ("With the safer values the system is " in page) == sent.ways[0].has_ends == apart
+        assert ("Just enough" in sent.sections) == any(way.has_ends for way in sent.ways)
+    assert {(False, False), (False, True)} <= seen
+    derived = letters.Change("rate", "9", "5", "down", "", 3, "7")
+    way = replace(sent.ways[0], follows=(derived,))
+    said = "Then rate is 7 or, with the safer values, 5, instead of 9."
+    for text in (replace(sent, ways=(way,)).html, replace(sent, ways=(way,)).text):
+        assert said in on_one_line(text)
+
+
+def test_of_labels_alone_the_letter_says_once_that_nobody_knows_the_edge():
+    sent = letters.letter(answered(), words=letters.Words(next_steps="Apply again."), date=DAY)
+    assert sent.reliable
+    assert {mark.split(",")[0] for mark in explanation().best().mark} == {"edge"}
+    text = on_one_line(sent.text)
+    assert "Apply again." in text
+    assert text.count("not how sure it is of it") == 1
+    assert not any(way.edge or way.has_ends for way in sent.ways)
+    assert not re.search(r"only just|do not rely|nan\b|later versions", text)
 
 
 def test_nobody_is_sent_along_a_way_at_the_edge():
     words = letters.Words(next_steps="Apply again.")
     whole = explanation()[[answered().position]]
     found = whole.best(3)
-    sent = letters.letter(whole[0], words=words)
-    assert sent.reliable
+    found = replace(found, survival=np.full(len(found), 0.8))
+    unusual = replace(found, mark=np.full(len(found), "unusual", dtype=object))
+    sent = letters.letter(
+        replace(whole, minimal={**whole.minimal, "best": unusual})[0], words=words
+    )
+    assert sent.reliable  # it is a note
     assert "Apply again." in sent.text
+    assert "Few cases with that answer look like this one" in on_one_line(sent.text)
     edge = replace(found, mark=np.full(len(found), "edge", dtype=object))
     sent = letters.letter(replace(whole, minimal={**whole.minimal, "best": edge})[0], words=words)
     text = on_one_line(sent.text)

@@ -30,9 +30,8 @@ from test_loaders import (
 
 from lapace import Explainer
 from lapace.apps.loaders import load_classifier
-from lapace.classifier import Classifier
+from lapace.classifier import Classifier, query_rows
 from lapace.errors import ClassifierError, InputError
-from lapace.explainer.oracle import query_rows
 from lapace.schema import Schema
 
 pytestmark = pytest.mark.needs("onnx")

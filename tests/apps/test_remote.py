@@ -21,9 +21,8 @@ from test_loaders import CELLS, HIGH, SCHEMA, TABLE, each_label, fitted, zip_mem
 
 from lapace import Explainer
 from lapace.apps.loaders import addresses, load_classifier, remote
-from lapace.classifier import Classifier
+from lapace.classifier import Classifier, query_rows
 from lapace.errors import ClassifierError, InputError
-from lapace.explainer.oracle import query_rows
 from tests import worlds
 from tests.worlds import mixed_table
 

@@ -32,7 +32,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from lapace import Explainer, InputError, Search
+from lapace import Explainer, Explanation, InputError, Search
 from lapace.apps.server import create_app, make_app, routes, run, serve
 from lapace.apps.server.requests import ExplainRequest, WhyNotRequest, read_json
 from lapace.apps.server.routes import BoundedResponse
@@ -246,12 +246,14 @@ def test_a_response_is_the_librarys_explanation_in_the_published_format(name):
 def test_every_setting_reaches_the_library():
     world = worlds.bank()
     instances = plain(world)[:6]
+    rich = {**instances[1], "income": 90, "debt": 0}
     options = {
         "target": ["approved"] * 6,
         "constraints": ["fixed age", "changes <= 3"],
         "costs": {"income": 3, "debt": 0.5},
         "confidence": 0.6,
         "plausibility": 0.5,
+        "candidates": [{**rich, "instance": k} for k in (0, 5)],
         "steps": 7,
         "stable": False,
         "enforce": "latent",
@@ -265,6 +267,40 @@ def test_every_setting_reaches_the_library():
             expected = world.explainer.explain(instances, **worlds.searched(some)).to_json()
             found = client.post("/v3/explain", json={"instances": instances, **request_of(some)})
             assert found.json() == expected, some
+
+
+def test_candidates_are_made_minimal_and_wrong_ones_are_refused(client):
+    rows = plain(worlds.post())
+    cheap = next(row for row in rows if worlds.postage([row]) == ["cheap"])
+    dear = {"weight": cheap["weight"], "speed": 5, "stamp": cheap["stamp"], "instance": 0}
+    dear["weight"] = max(cheap["weight"], 175)
+    search = {"steps": 2, "n_starts": 1, "picks": ["nearest"]}
+    request = {"instances": [cheap], "target": "dear", "search": search}
+    sent = client.post("/v3/explain", json={**request, "candidates": [dear]})
+    assert sent.status_code == 200
+    (one,) = Explanation.from_json(sent.json())
+    schema = one.explanation.schema
+    row = schema.cells([{k: v for k, v in dear.items() if k != "instance"}])
+    assert one.nearest().effort[0] <= schema.effort(one.explanation.instances, row)[0] + 1e-9
+    for empty in ([], None):
+        alone = client.post("/v3/explain", json={**request, "candidates": empty})
+        assert alone.json() == client.post("/v3/explain", json=request).json()
+    wrong = {
+        "need a column 'instance'": [cheap],
+        "name an instance that is not in the query: '1'": [{**dear, "instance": 1}],
+        "a row without an instance": [dear, {**dear, "instance": None}],
+        "lacks column 'stamp'": [{"instance": 0, "weight": 3, "speed": 1}],
+        "a category that neither training nor the instances have": [{**dear, "stamp": "gold"}],
+        "Column 'weight'": [{**dear, "weight": "heavy"}],
+        "candidate 0 has 1,001 characters in column 'stamp'": [{**dear, "stamp": "x" * 1_001}],
+        "at most 1000 items": [dear] * 1_001,
+        "candidates: Input should be a valid list": dear,
+        "candidates[0]: Input should be a valid dictionary": [3],
+    }
+    for route in ("/v3/explain", "/v3/why-not"):
+        for said, candidates in wrong.items():
+            response = client.post(route, json={**request, "candidates": candidates})
+            assert said in sentence(response, 422)
 
 
 def test_concurrent_requests_are_answered_as_if_alone(client):

@@ -292,32 +292,41 @@ def test_a_dial_needs_nothing_but_the_stored_result(explanation):
     json.dumps(again, allow_nan=False)
 
 
-def test_every_stop_is_ok_and_named(explanation):
-    found = cards(explanation, unchanged)["cards"]
-    names = set()
-    for rank, card in enumerate(found):
+def test_every_stop_is_ok_and_named(shared, explanation):
+    judge = Session(shared)._judged
+    found = cards(explanation, judge)["cards"]
+    names, best, enough = set(), explanation.best(3), explanation.best(3, end="enough")
+    for card in found:
         keys = [stop["key"] for stop in card["stops"]]
         assert len(set(keys)) == len(keys)
-        assert card["stops"][card["start"]]["key"] == f"best{rank}"
+        rank = int(keys[card["start"]].removeprefix("best"))
+        apart = explanation.schema.differs(best.cells[rank], enough.cells[rank]).any()
+        assert keys[: card["start"]] == ([f"enough{rank}"] if apart else [])
+        assert all(key.startswith("path") for key in keys[card["start"] + 1 :])
         assert sum(stop.get("surest", False) for stop in card["stops"]) <= 1
         assert all(stop["meaning"] or stop["name"].startswith("Step") for stop in card["stops"])
         names |= {stop["name"] for stop in card["stops"]}
-        chances, distances = ([s[key] for s in card["stops"]] for key in ("chance", "distance"))
-        assert chances == sorted(chances)
-        others = [distance for k, distance in enumerate(distances) if k != card["start"]]
-        assert others == sorted(others)
+        keeps = [stop["keeps"] for stop in card["stops"]]
+        assert keeps == sorted(keeps)
         for stop in card["stops"]:
-            only = chosen_way(explanation, stop["key"], unchanged).best()
-            assert len(only) == 1
-            assert only.ok.all()
-            assert len(stop["changes"]) == only.changed[0]
+            only = chosen_way(explanation, stop["key"], judge)
+            assert len(only.best()) == len(only.best(end="enough")) == 1
+            assert only.best().ok.all()
+            end = only.best(end="enough" if stop["key"].startswith("enough") else "safe")
+            assert len(stop["changes"]) == end.changed[0]
+            assert stop["effort"] == pytest.approx(end.effort[0], abs=6e-4)
             assert stop["label"] == "approved"
-    assert "Closest to today" in names
-    best = explanation.best(3)
-    careful = (best.mark != "") | (best.density < 0.05)
-    assert ("Recommended" in names) == bool((~careful).any())
-    assert ("Best found" in names) == bool(careful.any())
-    for key in ("best9", "path999:0", "path0:999", "nearest; drop", "", "best-1"):
+            ends = only.best().cells, only.best(end="enough").cells
+            both = stop["key"] in (f"best{rank}", f"enough{rank}") and apart
+            assert explanation.schema.differs(*ends).any() == both
+            said = any(change["enough"] for change in stop["changes"] + stop["follows"])
+            assert said == (both and stop["key"] == f"best{rank}")
+    edge = np.array(["edge" in mark for mark in best.mark])
+    assert {f"best{k}" for k in best.rank} == {c["stops"][c["start"]]["key"] for c in found}
+    assert "Just enough" in names
+    assert ("Recommended" in names) == bool((~edge).any())
+    assert ("Best found" in names) == bool(edge.any())
+    for key in ("best9", "enough9", "path999:0", "path0:999", "nearest", "best0; x", "", "best-1"):
         with pytest.raises(ValueError, match="no such way"):
             chosen_way(explanation, key, unchanged)
     assert {"End of the way", "Half-way"} & names
@@ -345,6 +354,47 @@ def test_a_badge_does_not_contradict_what_stands_beside_it(explanation):
                 assert stop["edge"] == (stop["chance"] <= 0.8)
 
 
+def test_a_stop_less_sure_than_the_one_before_is_left_out(shared, explanation):
+    judge = Session(shared)._judged
+    before = cards(explanation, judge)["cards"]
+    safe, enough = explanation.best(), explanation.best(end="enough")
+    surer = replace(enough, survival=np.ones(len(enough)))
+    other = replace(explanation, minimal={**explanation.minimal, "enough": surer})
+    for card in cards(other, judge)["cards"]:
+        assert card["start"] == 0  # what is recommended stays
+    sure = replace(safe, survival=np.ones(len(safe)))
+    other = replace(explanation, minimal={**explanation.minimal, "best": sure})
+    shorter = cards(other, judge)["cards"]
+    assert sum(len(c["stops"]) for c in shorter) < sum(len(c["stops"]) for c in before)
+    for card in shorter:
+        assert all(stop["keeps"] == 1 for stop in card["stops"][card["start"] :])
+
+    def silent(rows):  # survival is not known: the chance decides
+        rows = judge(rows)
+        return replace(rows, **dict.fromkeys(("survival", "survival_low"), rows.survival * np.nan))
+
+    minimal = {pick: silent(rows) for pick, rows in explanation.minimal.items()}
+    for card in cards(replace(explanation, minimal=minimal), silent)["cards"]:
+        chances = [stop["chance"] for stop in card["stops"]]
+        assert chances == sorted(chances)
+
+
+def test_of_labels_alone_no_stop_is_flagged():
+    shared = Shared(worlds.post().explainer, worlds.post().instances, "dear", advisers=True)
+    session, position = Session(shared), shared.decisions.index("cheap")
+    row = form_values(shared.schema, shared.rows.cells[position])
+    found = session.answer({"kind": "explain", "row": row, "limits": {}})
+    assert found["cards"]
+    json.dumps(found, allow_nan=False)
+    for card in found["cards"]:
+        assert card["stops"][card["start"]]["name"] == "Just enough"
+        assert card["start"] == 0  # its ends are one
+        for stop in card["stops"]:
+            assert not stop["edge"]
+            assert not stop.get("surest")
+            assert stop["chance"] is stop["keeps"] is None
+
+
 def test_every_stop_is_judged_as_picks_are(shared, explanation):
     session, far = Session(shared), 0
     for rows in (explanation.best(), explanation.nearest(), explanation.last()):
@@ -368,10 +418,10 @@ def test_every_stop_is_judged_as_picks_are(shared, explanation):
 
 def test_the_easiest_way_comes_first(explanation):
     best = explanation.best()
-    turned = replace(best, distance=best.distance[::-1].copy())
+    turned = replace(best, effort=best.effort[::-1].copy())
     minimal = {**explanation.minimal, "best": turned}
     found = cards(replace(explanation, minimal=minimal), unchanged)["cards"]
-    efforts = [card["stops"][card["start"]]["distance"] for card in found]
+    efforts = [card["stops"][card["start"]]["effort"] for card in found]
     assert efforts == sorted(efforts)
 
 
@@ -492,7 +542,7 @@ def shown_ways(reply: dict, schema: Schema) -> list[dict]:
         {names[change["f"]]: change["value"] for change in stop["changes"]}
         for card in reply["cards"]
         for stop in card["stops"]
-        if stop["key"].startswith(("best", "nearest"))
+        if stop["key"].startswith(("best", "enough"))
     ]
 
 

@@ -29,6 +29,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import lapace
 from lapace.classifier import Classifier, binned, threshold
+from lapace.classifier.outputs import score_odds
 from lapace.errors import ClassifierError, InputError
 from lapace.schema import Schema
 from tests.worlds import mixed_table
@@ -220,8 +221,9 @@ def test_one_call_gives_label_and_probability(model, classes):
     classifier.fit_labels(CELLS)
     points = np.random.default_rng(4).normal(size=(3000, 2))
     counted = classifier.with_fresh_count()
-    codes, probability = counted.query(points)
+    codes, probability, scores = counted.query(points)
     assert (codes == classifier.predict(points)).all()
+    assert scores == pytest.approx(np.log(np.maximum(probability, 1e-4)))
     assert probability == pytest.approx(model.predict_proba(SCHEMA.frame(points)))
     assert len(points) <= counted.n_queries < 1.2 * len(points)  # ties are queried again
 
@@ -243,7 +245,7 @@ def test_a_model_that_does_not_predict_its_most_probable_class_is_called_for_bot
     classifier = Classifier(model, SCHEMA)
     codes = classifier.fit_labels(CELLS)
     counted = classifier.with_fresh_count()
-    predicted, probability = counted.query(CELLS)
+    predicted, probability, _ = counted.query(CELLS)
     assert (predicted == codes).all()
     assert probability == pytest.approx(np.asarray(model.predict_proba(NUMBERS)))
     assert counted.n_queries == 2 * ROWS
@@ -300,6 +302,93 @@ def test_without_classes_columns_must_follow_the_sorted_labels():
     assert (classifier.query(CELLS).probability.argmax(axis=1) == codes).all()
     with pytest.raises(InputError, match=r"do not follow its sorted labels \('no', 'yes'\)"):
         Classifier(Reversed(), SCHEMA).fit_labels(CELLS)
+
+
+# ------------------------------------------------------------------------------------------------
+# Decision functions
+
+
+class Decides:
+    """Gives labels, and values of a decision function in columns of another order."""
+
+    classes_ = ("z", "x", "y")
+
+    def __init__(self, values):
+        self.values = values
+
+    def predict(self, rows):
+        return np.array(["z", "x", "y"])[np.argmax(self.of(rows), axis=1)]
+
+    def decision_function(self, rows):
+        return self.values(self.of(rows))
+
+    @staticmethod
+    def of(rows):
+        a, b = rows["a"].to_numpy(), rows["b"].to_numpy()
+        return np.stack([a + b, a - b, -3 * a], axis=1)
+
+
+def queried(model):
+    classifier = Classifier(model, SCHEMA)
+    classifier.fit_labels(CELLS)
+    counted = classifier.with_fresh_count()
+    return counted.query(CELLS), counted
+
+
+def test_the_value_of_a_decision_function_is_the_odds_of_the_second_of_two_labels():
+    model = SVC().fit(NUMBERS, np.where(POSITIVE, "yes", "no"))
+    (codes, probability, scores), counted = queried(model)
+    value = model.decision_function(NUMBERS)
+    assert probability is None
+    assert not counted.has_probability
+    assert counted.n_queries == 2 * ROWS  # for the label and for the value
+    assert score_odds(scores, np.ones(ROWS, dtype=int)) == pytest.approx(value)
+    assert score_odds(scores, np.zeros(ROWS, dtype=int)) == pytest.approx(-value)
+    assert ((score_odds(scores, codes) >= 0) == (codes == (value > 0))).all()
+
+
+def test_a_decision_function_with_a_column_a_label_gives_each_label_its_own():
+    (codes, probability, scores), _ = queried(Decides(lambda values: values.tolist()))
+    assert probability is None
+    values = Decides.of(NUMBERS)
+    np.testing.assert_array_equal(scores, values[:, [1, 2, 0]])  # x, y, z
+    ordered = np.sort(values, axis=1)
+    np.testing.assert_allclose(score_odds(scores, codes), ordered[:, -1] - ordered[:, -2])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        lambda values: values[:, 0],
+        lambda values: values[:, :2],
+        lambda values: np.c_[values, values],
+        lambda values: values[:, :, None],
+        lambda values: values.astype(str).astype(object) + "?",
+        lambda values: None,
+    ],
+    ids=["one value", "too few", "one against one", "cube", "words", "nothing"],
+)
+def test_any_other_shape_of_a_decision_function_says_nothing(values):
+    (codes, probability, scores), _ = queried(Decides(values))
+    assert len(codes) == ROWS
+    assert probability is None
+    assert scores is None
+
+
+@pytest.mark.parametrize("classes", [None, ("x", "y"), ("x", "y", "z", "w")])
+def test_a_decision_function_needs_classes_that_name_its_columns(classes):
+    model = Decides(lambda values: values)
+    model.classes_ = classes
+    assert queried(model)[0].scores is None
+
+
+def test_probabilities_come_before_a_decision_function():
+    class Both(TunedThreshold):
+        def decision_function(self, rows):
+            raise AssertionError("asked for nothing")
+
+    (_, probability, scores), _ = queried(Both())
+    assert scores == pytest.approx(np.log(np.maximum(probability, 1e-4)))
 
 
 @pytest.mark.parametrize(

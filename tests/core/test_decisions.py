@@ -12,6 +12,7 @@ from test_classifier import check_against_model
 
 from lapace import ClassifierError, Explainer, InputError, Schema
 from lapace.classifier import binned, from_probability, threshold
+from lapace.classifier.outputs import log_scores
 from lapace.survival import Survival
 from tests.worlds import quick
 
@@ -115,7 +116,7 @@ def test_the_margin_is_counted_from_the_threshold():
     for low in (threshold(model, 0.2), fixed):
         codes, known = (low.predict(X) == "yes").astype(int), low.predict_proba(X)
         survival = Survival.fit(
-            ("no", "yes"), schema, cells, codes, lambda _, known=known: known, random_state=0
+            ("no", "yes"), schema, cells, codes, lambda _, p=known: log_scores(p), random_state=0
         )
         assert survival.zero == pytest.approx([np.log(4), -np.log(4)], abs=0.1)
         edge = cells[np.abs(known[:, 1] - 0.2).argmin()]

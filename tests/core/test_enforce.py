@@ -1,4 +1,4 @@
-"""How constraints are enforced along paths, latent corrections, and sampled endpoints."""
+"""How constraints are enforced along paths, latent corrections, and sampled rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from lapace import Explanation
 from lapace.constraints import System
 from lapace.explainer import correction
 from lapace.explainer.correction import LatentCorrection
-from lapace.explainer.endpoints import near_samples
 from lapace.explainer.fit import SAMPLES
-from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import make_problem
 from lapace.paths import EncodedInstances, Lines
 from lapace.schema import Schema
@@ -159,7 +157,8 @@ def test_the_papers_correction_descends_with_its_own_step_while_a_row_violates(
     constraints, monkeypatch
 ):
     scene = Scene(constraints)
-    scene.problem = scene.problem.with_search(enforce="latent")
+    latent = dataclasses.replace(scene.problem.search, enforce="latent")
+    scene.problem = dataclasses.replace(scene.problem, search=latent)
     correct = scene.correction()
     where, z, rows = scene.at(0.7)
     feasible = scene.system.feasible(rows, scene.start.cells)
@@ -293,67 +292,46 @@ def test_seconds_are_measured_but_neither_compared_nor_written():
     assert [name for name, compare in compared.items() if not compare] == ["seconds", "request"]
 
 
-# --- sampled endpoints ------------------------------------------------------------------------
+# --- sampled rows -----------------------------------------------------------------------------
 
 
-def test_sampled_endpoints_are_not_training_rows():
+def test_sampled_rows_are_not_training_rows():
     """They coincide with training rows hardly more often than fresh rows of the same kind do."""
     signs = worlds.signs()
     train = {row.tobytes() for row in signs.explainer.schema_.cells(signs.train)}
-    cells = signs.explainer.fitted_.sampled_endpoints.cells
+    cells = signs.explainer.fitted_.samples.cells
     assert len(cells) == 2 * SAMPLES
     assert not any(row.tobytes() in train for row in cells)
     schema = worlds.seasons().explainer.schema_
     train = {row.tobytes() for row in schema.cells(worlds.seasons().train)}
-    drawn = worlds.seasons().explainer.fitted_.sampled_endpoints.cells
+    drawn = worlds.seasons().explainer.fitted_.samples.cells
     fresh = schema.cells(worlds.days(10_000, 99))
     shares = [np.mean([row.tobytes() in train for row in rows]) for rows in (drawn, fresh)]
     assert shares[0] <= 3 * shares[1] + 0.005
 
 
-@each_world
-def test_the_sampled_endpoint_is_the_closest_ok_row_of_those_queried(world, target):
-    here = world()
-    explanation = worlds.explained(here, target)
-    classifier = here.explainer.classifier_.with_fresh_count()
-    problem = make_problem(here.explainer.fitted_, classifier, here.instances, target=target)
-    near, _ = near_samples(problem, problem.tried, Oracle(problem))
-    counts = np.bincount(near.instance)[problem.tried]
-    assert (counts == 2 * problem.search.n_starts).all()
-    nearest = explanation.nearest()
-    assert nearest.instance.tolist() == problem.tried.tolist()
-    for position, instance in enumerate(problem.tried):
-        ok = np.flatnonzero((near.instance == instance) & near.steps.ok)
-        paths = (explanation.instance == instance) & (explanation.prototype == -1)
-        ends = explanation.distance[paths, 20]
-        assert ends.tolist() == pytest.approx(near.distance[ok[:1]].tolist())
-        assert (near.distance[ok] >= nearest.distance[position] - 1e-9).all()
-
-
 def test_paths_and_changes_default_to_a_path_with_an_ok_step():
-    """Also where only the path to the sampled endpoint has one."""
     here = worlds.bank()
     explanation = here.explainer.explain(
-        here.instances, target="approved", constraints=["changes <= 1"]
+        here.instances, target="approved", constraints=["changes <= 2"]
     )
-    to_prototype = explanation.prototype >= 0
-    sampled_only = [
+    ok = explanation.ok.any(axis=1)
+    some = [
         i
         for i in range(len(explanation))
-        if explanation.ok[explanation.instance == i].any()
-        and not explanation.ok[(explanation.instance == i) & to_prototype].any()
+        if ok[explanation.instance == i].any() and not ok[explanation.instance == i].all()
     ]
-    assert sampled_only
-    written = explanation.all_steps()
-    for i in sampled_only:
+    assert some
+    for i in some:
         path = explanation[i].path()
         assert path.ok.any()
-        (row,) = np.flatnonzero((explanation.instance == i) & ~to_prototype)
+        (row,) = np.flatnonzero(
+            (explanation.instance == i) & (explanation.prototype == path.prototype[0])
+        )
         first = explanation.cells[row, explanation.picked["first"][row]]
         changed = np.flatnonzero(explanation.schema.changed(explanation.instances[i], first))
         changes = explanation[i].changes("first")
         assert changes["feature"].tolist() == [explanation.schema.names[k] for k in changed]
         texts = [explanation.schema.features[k].text(first[k]) for k in changed]
         assert changes["after"].tolist() == texts
-        assert written.ok[written.instance == i].any()
-    assert set(written.prototype) == set(explanation.prototype)
+    assert set(explanation.all_steps().prototype) == set(explanation.prototype)

@@ -154,7 +154,7 @@ def test_instances_may_come_in_another_kind_of_frame(convert):
 
 
 class Picked(NamedTuple):
-    """One step of every path, sampled endpoints included."""
+    """One step of every path."""
 
     tau: np.ndarray
     cells: np.ndarray
@@ -168,12 +168,10 @@ def picked_rows(explanation: Explanation, pick: str) -> Picked:
 
 def check_picks(explanation: Explanation, steps: int, stable: bool = True) -> int:
     """What is returned is what is stored, and that by definition; counts paths with an ok step."""
-    # Picks of paths to sampled endpoints are defined alike, but only the others are returned.
-    shown = np.flatnonzero(explanation.prototype >= 0)
     for name in ("first", "middle", "last"):
         pick = getattr(explanation, name)()
-        assert pick.instance.tolist() == explanation.instance[shown].tolist()
-        np.testing.assert_array_equal(pick.cells, picked_rows(explanation, name).cells[shown])
+        assert pick.instance.tolist() == explanation.instance.tolist()
+        np.testing.assert_array_equal(pick.cells, picked_rows(explanation, name).cells)
     return check_definition(explanation.tau, explanation.ok, explanation.picked, steps, stable)
 
 
@@ -198,7 +196,6 @@ def test_first_is_refined_to_an_eighth_of_a_step():
     instances = here.instances[:6]
     coarse = here.explainer.explain(instances, search=Search(steps=10))
     fine = here.explainer.explain(instances, search=Search(steps=80))
-    assert (coarse.prototype == -1).any()
     first = picked_rows(coarse, "first")
     place = np.rint(first.tau * 80).astype(int)
     paths = np.arange(len(place))
@@ -224,28 +221,17 @@ def test_picks_have_one_row_per_instance_and_prototype_in_order(world, target):
     assert set(explanation.instance.tolist()) == tried
 
 
-# --- paths to sampled endpoints --------------------------------------------------------------
+# --- endpoints -------------------------------------------------------------------------------
 
 
 @each_world
-def test_one_more_path_leads_to_a_valid_sampled_endpoint(world, target):
-    here = world()
-    explanation = worlds.explained(here, target)
-    sampled_paths = np.flatnonzero(explanation.prototype == -1)
-    assert len(sampled_paths)
-    tried, counts = np.unique(explanation.instance[sampled_paths], return_counts=True)
-    assert (counts == 1).all()
-    # Not every instance has a valid one nearby.
-    assert len(tried) >= len(set(explanation.instance.tolist())) / 5
-    sampled = here.explainer.fitted_.sampled_endpoints
-    for path in sampled_paths:
-        label = explanation.target[explanation.instance[path]] if target is None else target
-        wanted = explanation.labels.index(label)
-        mine = sampled.cells[sampled.label == wanted]
-        end = explanation.cells[path, explanation.tau[path] == 1]
-        assert (mine == end[0]).all(axis=1).any()
-    # That `ok` is what the classifier says is shown above, and that paths start at the instance.
-    assert explanation.ok[sampled_paths, explanation.picked["last"][sampled_paths]].all()
+def test_every_path_leads_to_a_prototype(world, target):
+    explanation = worlds.explained(world(), target)
+    numbers = {p.number for p in world().explainer.prototypes_}
+    assert set(explanation.prototype.tolist()) <= numbers
+    for pick in ("nearest", "best"):  # a row off the paths names the path that comes closest
+        rows = getattr(explanation, pick)()
+        assert set(rows.prototype.tolist()) <= numbers
 
 
 @pytest.mark.parametrize("constraint", ["home in {own, rent}", "income >= 40", "age <= 50"])
@@ -267,8 +253,7 @@ def test_the_endpoint_is_the_same_for_all_where_no_constraint_refers_to_the_inst
 def test_the_papers_recipe_takes_its_picks_literally_from_paths_to_prototypes_only():
     here = worlds.paper()
     explanation = worlds.explained(here)
-    assert (explanation.prototype >= 0).all()
-    assert len(here.explainer.fitted_.sampled_endpoints.cells) == 0
+    assert len(here.explainer.fitted_.samples.cells) == 0
     with pytest.raises(InputError):
         explanation[int(explanation.instance[0])].path(-1)
     grid = np.linspace(0, 1, 21)
@@ -686,16 +671,16 @@ def test_confidence_is_the_least_probability_of_a_valid_row():
 
 def test_a_confidence_never_reached_is_in_the_reason_and_needs_probabilities():
     here = worlds.bank()
-    for confidence in (0.9999, 1.0):  # the classifier rounds to 1 where incomes are highest
-        explanation = worlds.explained(here, confidence=confidence)
+    for settings in ({}, {"constraints": ["fixed income"]}):
+        explanation = worlds.explained(here, confidence=0.9999, **settings)
         nearest = explanation.nearest()
         sure = here.classifier.predict_proba(nearest.where(nearest.ok).rows).max(axis=1)
         assert len(sure)
-        assert (sure >= confidence).all()
+        assert (sure >= 0.9999).all()
     unsure = [i for i, status in enumerate(explanation.status) if status == "none_found"]
     assert unsure
     assert not nearest.ok[np.isin(nearest.instance, unsure)].any()
-    assert all("with probability 1" in explanation[i].reason for i in unsure)
+    assert all("with probability 0.9999 and" in explanation[i].reason for i in unsure)
     with pytest.raises(InputError, match="needs a classifier with predict_proba"):
         worlds.explained(worlds.post(), confidence=0.9)
 
@@ -1056,7 +1041,8 @@ def test_a_pick_has_the_same_figures_among_all_steps(world, target):
             same &= steps.tau == pick.tau[k]
             assert same.sum() == 1
             for figure in ("density", "survival", "survival_low", "survival_high"):
-                assert getattr(steps, figure)[same] == getattr(pick, figure)[k]
+                found = getattr(steps, figure)[same], getattr(pick, figure)[[k]]
+                np.testing.assert_array_equal(*found)
             compared += 1
     assert compared > 20
 

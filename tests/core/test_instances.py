@@ -8,9 +8,8 @@ import polars as pl
 import pytest
 
 from lapace import InputError, Schema
-from lapace.classifier import Classifier
+from lapace.classifier import Classifier, query_rows
 from lapace.errors import ClassifierError, check_integer, check_number
-from lapace.explainer.oracle import query_rows
 from lapace.explainer.problem import ANY_OTHER, read_instances
 
 TABLE = [{"age": 20 + i % 40, "home": "ab"[i % 2]} for i in range(80)]
@@ -123,7 +122,9 @@ def test_a_bound_on_refused_rows_ends_the_halving():
     reading = SCHEMA.read([{"age": 25, "home": "boat"}] * 16)
     with pytest.raises(ClassifierError, match="boat"):
         query_rows(classifier, reading.cells, reading.schema, known_row=KNOWN, max_refused=3)
-    refused = query_rows(classifier, reading.cells, reading.schema, known_row=KNOWN)[2]
+    found, refused = query_rows(classifier, reading.cells, reading.schema, known_row=KNOWN)
+    assert (found.codes == -1).all()
+    assert np.isnan(found.scores).all()
     assert sorted(refused) == list(range(16))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapace.explainer.minimal import pull, settle, undo
+from lapace.explainer import minimal
+from lapace.explainer.minimal import pull, rounded, settle, undo
+from lapace.explainer.problem import InstanceRows
 from lapace.schema import Feature, Schema
 
 
@@ -177,3 +180,130 @@ def test_the_costliest_change_is_undone_first():
         weights = np.where(np.arange(known.shape[1]) == costly, 10.0, 0.1)
         found = undo(row, original, one_change, schema, weights)
         assert np.flatnonzero(schema.changed(original, found)[0]).tolist() == [kept]
+
+
+# --- numbers a person would say ------------------------------------------------------------------
+
+
+def round_steps(feature: Feature) -> list[float]:
+    """The first seven of 1, 2 and 5 times powers of ten from a hundredth of the usual range down.
+
+    Those that are no multiple of the column's resolution, or not more, are left out.
+    """
+    every = [float(f"{k}e{power}") for power in range(9, -12, -1) for k in (5, 2, 1)]
+    largest = 0.01 * feature.usual
+    steps = [step for step in every if step <= largest * (1 + 1e-9)][:7]
+    unit = feature.resolution
+    if not unit:
+        return steps
+    return [s for s in steps if s > unit * (1 + 1e-9) and abs(s / unit - round(s / unit)) < 1e-6]
+
+
+def said(case: Case, k: int) -> np.ndarray:
+    """A row whose changed numbers are rounded one after the other, the costliest first."""
+    schema, _ = schema_and_cells()
+    row, original = case.cells[k].copy(), case.originals[k]
+    costs = schema.change_efforts(original, row, case.weights)
+    for i in np.argsort(-costs, kind="stable"):
+        feature, before, after = schema.features[i], original[i], row[i]
+        if feature.kind != "continuous" or feature.derived or not schema.changed(original, row)[i]:
+            continue
+        for step in [] if np.isnan([before, after]).any() else round_steps(feature):
+            outward = np.ceil if after > before else np.floor
+            value = outward(after / step + (-1e-9 if after > before else 1e-9)) * step
+            tried = schema.same_where_unchanged(
+                np.where(np.arange(len(row)) == i, value, row)[None], original[None]
+            )
+            inside = feature.lower - 1e-9 <= value <= feature.upper + 1e-9
+            if inside and case.accept(tried, np.array([k]))[0]:
+                row = tried[0]
+                break
+    return row
+
+
+@each_kind
+@given(seed=seeds)
+def test_numbers_are_rounded_outward_to_the_first_step_at_which_a_row_stays_acceptable(kind, seed):
+    schema, _ = schema_and_cells()
+    case = random_case(seed, kind)
+    found = rounded(*case[:3], schema, case.weights)
+    assert case.accept(found, np.arange(len(found))).all()
+    expected = np.array([said(case, k) for k in range(len(case.cells))])
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "least", "expected"),
+    [
+        (9000.0, 6450.27, 0, 6400.0),
+        (2000.0, 6450.27, 0, 6500.0),
+        (9000.0, 6450.27, 6405, 6450.0),
+        (9000.0, 6450.27, 6450.1, 6450.27),
+        (9000.0, 6400.0, 0, 6400.0),
+        (2000.0, 9999.9, 0, 10_000.0),
+    ],
+)
+def test_a_price_is_rounded_as_a_person_would(before, after, least, expected):
+    table = pd.DataFrame({"price": np.r_[np.linspace(0, 12_000, 999), 12.34].round(2)})
+    schema = Schema.infer(table, {"price": "continuous"})
+    assert 10_500 < schema["price"].usual < 11_000
+
+    def accept(rows: np.ndarray, _: np.ndarray) -> np.ndarray:
+        return rows[:, 0] >= least
+
+    found = rounded(np.array([[after]]), np.array([[before]]), accept, schema, np.ones(1))
+    assert found[0, 0] == pytest.approx(expected, abs=1e-9)
+
+
+# --- different ways ------------------------------------------------------------------------------
+
+
+def ways_of(efforts: np.ndarray, changed: np.ndarray, apart: np.ndarray, count: int) -> list[int]:
+    """Chooses ways one by one: of those within a twentieth of the cheapest the first by rule."""
+    rest, chosen = list(range(len(efforts))), []
+    while rest and len(chosen) < count:
+        least = min(efforts[k] for k in rest)
+        near = [k for k in rest if efforts[k] <= 1.05 * least + 1e-12]
+        best = min(near, key=lambda k: (changed[k].sum(), (~changed[k]).tolist(), efforts[k]))
+        chosen.append(best)
+        rest = [k for k in rest if k != best and apart[k, best]]
+    return chosen
+
+
+@given(seed=seeds)
+def test_ways_are_chosen_by_effort_then_fewer_changes_then_the_order_of_columns(seed):
+    schema, known = schema_and_cells()
+    rng = np.random.default_rng(seed)
+    originals, count = known[rng.integers(len(known), size=3)], 40
+    instance, margin = np.sort(rng.integers(0, 3, count)), rng.random(count) < 0.5
+    rows = known[rng.integers(len(known), size=count)]
+    keep = rng.random(rows.shape) < rng.choice([0.5, 0.8])
+    rows = schema.derive(np.where(keep, originals[instance], rows), originals[instance])
+    weights = np.ones(known.shape[1])
+    problem = SimpleNamespace(
+        schema=schema,
+        instances=SimpleNamespace(cells=originals),
+        search=SimpleNamespace(n_best=3),
+        efforts=lambda cells, i: schema.effort(originals[i], cells),
+        weights=weights,
+    )
+    made = minimal._Maker(problem, None)
+    made._density = lambda some: np.where(is_dense(some.cells), 0.5, 0.01)
+    found = made.different(InstanceRows(rows, instance, margin))
+    price = problem.efforts(rows, instance) * np.where(is_dense(rows), 1.0, 1.5)
+    changed = schema.changed(originals[instance], rows)
+    words = schema.coding.categorical
+    for i in range(3):
+        for asked in (False, True):
+            mine = np.flatnonzero((instance == i) & (margin == asked))
+            a, b = changed[mine][:, None], changed[mine][None]
+            apart = (a & ~b).any(axis=2) & (b & ~a).any(axis=2)
+            apart |= schema.changed(rows[mine][:, None], rows[mine][None])[..., words].any(axis=2)
+            expected = rows[mine[ways_of(price[mine], changed[mine], apart, 3)]]
+            chosen = found.cells[(found.instance == i) & (found.margin == asked)]
+            np.testing.assert_array_equal(chosen, expected)
+
+
+def is_dense(rows: np.ndarray) -> np.ndarray:
+    """Whether rows are usual: two thirds of them, whichever."""
+    return np.nansum(rows * np.arange(1, 1 + rows.shape[1]), axis=1) % 3 < 2

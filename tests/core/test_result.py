@@ -118,14 +118,14 @@ def made_up(
     )
     minimal = {"nearest": np.array(tried, dtype=np.int64)}
     minimal["best"] = np.repeat(minimal["nearest"], rng.integers(1, 4, len(tried)))
-    return replace(
-        explanation,
-        minimal={
-            name: minimal_rows(explanation, rng, minimal[name])
-            for name in ("nearest", "best")
-            if name in picks
-        },
-    )
+    found = {
+        name: minimal_rows(explanation, rng, minimal[name])
+        for name in ("nearest", "best")
+        if name in picks
+    }
+    if "best" in found:
+        found["enough"] = enough_of(found["best"], rng)
+    return replace(explanation, minimal=found)
 
 
 def minimal_rows(
@@ -153,6 +153,15 @@ def minimal_rows(
         mark=marks[rng.integers(0, 4, count)],
         **{name: rng.random(count) for name in SURVIVAL},
     )
+
+
+def enough_of(safe: Counterfactuals, rng: np.random.Generator) -> Counterfactuals:
+    """The other ends of ways: some of their changes are undone, their ages lie in between."""
+    before = safe.instances[safe.instance]
+    cells = np.where(rng.random(safe.cells.shape) < 0.3, before, safe.cells)
+    cells[:, 0] = np.round((before[:, 0] + cells[:, 0]) / 2)
+    gone = safe.schema.gaps(before, cells).sum(axis=1)
+    return replace(safe, cells=cells, distance=gone, effort=safe.schema.effort(before, cells))
 
 
 def rebound(explanation: Explanation, **changes) -> Explanation:
@@ -189,7 +198,8 @@ def test_nearest_is_one_minimal_row_per_instance_and_best_the_first_of_some(seed
     explanation = made_up(seed)
     nearest, best = explanation.nearest(), explanation.best()
     assert nearest is explanation.minimal["nearest"]
-    assert best is explanation.minimal["best"]
+    assert best is explanation.minimal["best"] is explanation.best(end="safe")
+    assert explanation.best(end="enough") is explanation.minimal["enough"]
     for k in (1, np.int64(2), 3):
         some = explanation.best(k)
         for i in nearest.instance:
@@ -197,6 +207,11 @@ def test_nearest_is_one_minimal_row_per_instance_and_best_the_first_of_some(seed
             assert some.rank[some.instance == i].tolist() == list(range(len(mine)))
             np.testing.assert_array_equal(some.cells[some.instance == i], best.cells[mine])
         assert set(some.instance) == set(best.instance)
+        other = explanation.best(k, end="enough")
+        assert other.instance.tolist() == some.instance.tolist()
+        assert other.rank.tolist() == some.rank.tolist()
+        enough = explanation.minimal["enough"]
+        np.testing.assert_array_equal(other.cells, enough.cells[enough.rank < k])
 
 
 def test_best_is_asked_for_as_many_as_were_computed():
@@ -204,6 +219,9 @@ def test_best_is_asked_for_as_many_as_were_computed():
     for k in (0, -1, 1.5, True, "2"):
         with pytest.raises(InputError, match=f"k is {k!r}; it must be a whole number from 1"):
             explanation.best(k)
+    for end, hint in (("sufe", r" Did you mean 'safe'\?"), (None, ""), ("first", "")):
+        with pytest.raises(InputError, match=rf"end is {end!r}; .* 'safe' or at 'enough'\.{hint}"):
+            explanation.best(end=end)
     with pytest.raises(InputError, match=r"Only the best 3 were computed.*Search\(n_best=4\)"):
         explanation.best(4)
 
@@ -226,7 +244,8 @@ def test_a_pick_that_was_not_computed_says_so(pick):
     with pytest.raises(InputError, match=message):
         getattr(again, pick)()
     alone = made_up(3, picks=(pick,))
-    assert (*alone.picked, *alone.minimal) == (pick,)
+    ends = {"best": ("best", "enough")}
+    assert (*alone.picked, *alone.minimal) == ends.get(pick, (pick,))
     assert Explanation.from_json(alone.to_json()) == alone
 
 
@@ -274,7 +293,7 @@ def test_rows_about_and_frame_agree_with_each_other(kind):
     assert list(about[0]) == [
         "instance", "prototype", "rank", "tau", "label", "valid", "feasible", "probability",
         "density", "survival", "survival_low", "survival_high", "distance",
-        "changed", "mark", "features",
+        "effort", "changed", "mark", "features",
     ]  # fmt: skip
 
 
@@ -299,9 +318,11 @@ def test_changed_features_are_counted_and_named():
     )
     assert found.changed.tolist() == [2, 1, 0]  # a hundredth is under the column's resolution
     assert [line["features"] for line in found.about] == ["age, home", "income", ""]
-    age = np.diff(np.interp([30.0, 31.0], *schema["age"].ranks))[0]
-    income = np.diff(np.interp([20.0, 20.01], *schema["income"].ranks))[0]
+    moved = schema.metric.coordinates(rows) - schema.metric.coordinates(instance[[0, 1, 0]])
+    age, income = moved[0, 0], moved[2, 1]
     np.testing.assert_allclose(found.distance, [age + 1, 1.0, income], atol=1e-12)
+    # A fifth for each change; what is no change is no effort either.
+    np.testing.assert_allclose(found.effort, [age + 1.4, 1.2, 0.0], atol=1e-12)
     spans = schema["age"].span, schema["income"].span
     ranged = schema.by_range().distance(instance[[0, 1, 0]], rows)
     np.testing.assert_allclose(ranged, [1 / spans[0] + 1, 1.0, 0.01 / spans[1]])
@@ -394,8 +415,8 @@ def test_a_slice_is_an_explanation_of_those_instances(seed, positions):
                 np.testing.assert_array_equal(left.cells, right.cells)
                 assert left.label.tolist() == right.label.tolist()
                 assert set(left.instance.tolist()) == {new.position}
-        for name in ("nearest", "best"):
-            rows, found = getattr(whole, name)(), getattr(part, name)()
+        for name in ("nearest", "best", "enough"):
+            rows, found = whole.minimal[name], part.minimal[name]
             expected = [k for i in chosen for k in np.flatnonzero(rows.instance == i)]
             np.testing.assert_array_equal(found.cells, rows.cells[expected])
             assert found.mark.tolist() == rows.mark[expected].tolist()
@@ -571,36 +592,61 @@ def test_changes_says_before_after_and_from_where():
     assert path.cells[:, 0].tolist() == [30, 33, 30, 30, 36, 38, 40]
 
 
-def test_changes_of_nearest_and_best_are_those_of_their_rows():
+def test_changes_of_nearest_are_those_of_its_row():
     explanation = made_up(3)
     for instance in explanation:
-        for pick, rows in explanation.minimal.items():
-            mine = rows.where(rows.instance == instance.position)
-            for rank in range(len(mine)):
-                table = instance.changes(pick, rank=rank)
-                assert [line["feature"] for line in table] == [
-                    name for name in mine.about[rank]["features"].split(", ") if name
-                ]
-                assert all(list(line) == ["feature", "before", "after"] for line in table)
-                ages = [line["after"] for line in table if line["feature"] == "age"]
-                assert ages in ([], [f"{mine.cells[rank, 0]:.0f}"])
-            with pytest.raises(InputError, match=rf"no {pick} row {len(mine)}: Because"):
-                instance.changes(pick, rank=len(mine))
-            np.testing.assert_array_equal(getattr(instance, pick)().cells, mine.cells)
-    assert instance.changes() == instance.changes("nearest")
+        rows = explanation.nearest()
+        mine = rows.where(rows.instance == instance.position)
+        if len(mine):
+            table = instance.changes("nearest")
+            assert [line["feature"] for line in table] == [
+                name for name in mine.about[0]["features"].split(", ") if name
+            ]
+            assert all(list(line) == ["feature", "before", "after"] for line in table)
+            ages = [line["after"] for line in table if line["feature"] == "age"]
+            assert ages in ([], [f"{mine.cells[0, 0]:.0f}"])
+        with pytest.raises(InputError, match=rf"no nearest row {len(mine)}: Because"):
+            instance.changes("nearest", rank=len(mine))
+        np.testing.assert_array_equal(instance.nearest().cells, mine.cells)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changes_of_best_are_those_of_both_its_ends(kind):
+    explanation, unchanged = made_up(3, kind=kind), 0
+    best, schema = explanation.best(), explanation.schema
+    for instance in explanation:
+        mine = np.flatnonzero(best.instance == instance.position)
+        for rank, row in enumerate(mine):
+            table = _records(instance.changes(rank=rank))
+            before = explanation.instances[instance.position]
+            ends = {"before": before, "enough": explanation.minimal["enough"].cells[row]}
+            ends["safe"] = best.cells[row]
+            changed = np.flatnonzero(schema.changed(before, best.cells[row]))
+            assert [line["feature"] for line in table] == [schema.names[i] for i in changed]
+            for line, i in zip(table, changed, strict=True):
+                assert list(line) == ["feature", "before", "enough", "safe"]
+                for name, cells in ends.items():
+                    assert line[name] == schema.features[i].text(cells[i])
+                if not schema.changed(before, ends["enough"])[i]:  # what enough leaves as it is
+                    assert line["enough"] == line["before"]
+                    unchanged += 1
+        with pytest.raises(InputError, match=rf"no best row {len(mine)}: Because"):
+            instance.changes(rank=len(mine))
+        for end, rows in (("safe", best), ("enough", explanation.minimal["enough"])):
+            np.testing.assert_array_equal(instance.best(end=end).cells, rows.cells[mine])
+        if len(mine):
+            assert _records(instance.changes()) == _records(instance.changes("best", rank=0))
+    assert unchanged > 3
 
 
 def test_all_steps_are_every_path_in_order():
     explanation = made_up(3)
-    mixed = replace(
-        explanation, prototype=np.where(explanation.prototype == 0, -1, explanation.prototype)
-    )
-    found = mixed.all_steps()
+    found = explanation.all_steps()
     paths = [
         one.path(p)
-        for one in mixed
-        for p in (1, 2, -1)
-        if len(mixed.instance) and (mixed.instance == one.position).any()
+        for one in explanation
+        for p in (0, 1, 2)
+        if (explanation.instance == one.position).any()
     ]
     for name in ("cells", "tau", "instance", "prototype", "distance"):
         expected = np.concatenate([getattr(path, name) for path in paths])
@@ -629,7 +675,7 @@ def test_what_is_not_there_is_said():
         settled.path()
     with pytest.raises(InputError, match="has no paths"):
         settled.changes("first")
-    with pytest.raises(InputError, match=r"has no nearest row 0: Because"):
+    with pytest.raises(InputError, match=r"has no best row 0: Because"):
         settled.changes()
     answered = next(p for p in explanation if p.status == "answered")
     with pytest.raises(InputError, match=r"no path to prototype 9. There are: 0, 1, 2\."):
@@ -642,7 +688,7 @@ def test_what_is_not_there_is_said():
 
 
 def test_a_document_of_an_earlier_lapace_is_valid_and_read_back():
-    file = Path(__file__).parent / "data" / "explanation-3.json"
+    file = Path(__file__).parent / "data" / "explanation-4.json"
     data = json.loads(file.read_text())
     jsonschema.Draft202012Validator.check_schema(json_schema())
     jsonschema.validate(data, json_schema())
@@ -673,18 +719,44 @@ def test_json_round_trip(seed, instances, kind):
     assert _records(explanation.summary) == _records(again.summary)
 
 
-def test_json_has_null_for_a_sampled_endpoint():
+def test_json_has_null_for_the_prototype_of_a_row_without_a_path():
     explanation = made_up(3, kind="records")
-    sampled = explanation.prototype == 1
-    mixed = replace(explanation, prototype=np.where(sampled, -1, explanation.prototype))
-    data = mixed.to_json()
+    data, nulls = explanation.to_json(), 0
     jsonschema.validate(data, json_schema())
-    found = [path["prototype"] for one in data["instances"] for path in one["paths"]]
-    assert found == [None if p < 0 else p for p in mixed.prototype]
-    assert None in found
-    assert Explanation.from_json(data).prototype.tolist() == mixed.prototype.tolist()
-    about = mixed.best().about
-    assert [a["prototype"] for a in about] == [None if p < 0 else p for p in mixed.best().prototype]
+    for name in ("nearest", "best", "enough"):
+        rows = explanation.minimal[name]
+        found = [row["prototype"] for one in data["instances"] for row in one[name]]
+        assert found == [None if p < 0 else p for p in rows.prototype]
+        assert [a["prototype"] for a in rows.about] == found
+        nulls += found.count(None)
+    assert nulls
+    again = Explanation.from_json(data)
+    assert again.best().prototype.tolist() == explanation.best().prototype.tolist()
+    place = ("instances", int(explanation.instance[0]), "paths", 0, "prototype")
+    with pytest.raises(InputError, match="is damaged"):  # a path leads to a prototype
+        Explanation.from_json(damaged(data, place, None))
+
+
+def test_a_way_without_its_other_end_is_refused():
+    data = json.loads(json.dumps(made_up(3).to_json()))
+    one = next(one for one in data["instances"] if one["enough"])
+    one["enough"].pop()
+    with pytest.raises(InputError, match="damaged: a way of best lacks one of its ends"):
+        Explanation.from_json(data)
+
+
+def test_json_has_both_ends_and_the_effort_of_rows():
+    explanation = made_up(3)
+    data = json.loads(json.dumps(explanation.to_json()))
+    assert data["version"] == 4
+    again = Explanation.from_json(data)
+    for name in ("nearest", "best", "enough"):
+        rows = explanation.minimal[name]
+        efforts = [row["effort"] for one in data["instances"] for row in one[name]]
+        assert efforts == rows.effort.tolist()
+        np.testing.assert_array_equal(again.minimal[name].effort, rows.effort)
+        np.testing.assert_array_equal(again.minimal[name].cells, rows.cells)
+        assert again.minimal[name].rank.tolist() == rows.rank.tolist()
 
 
 def test_json_keeps_the_options_of_the_query():
@@ -735,8 +807,8 @@ def test_json_is_written_to_a_file_whole_or_not_at_all(tmp_path):
     ("place", "value", "message"),
     [
         (("format",), "else", "This is not a lapace explanation"),
-        (("version",), 2, "of format version 2, and this lapace reads version 3"),
-        (("version",), 99, "of format version 99, and this lapace reads version 3"),
+        (("version",), 3, "of format version 3, and this lapace reads version 4"),
+        (("version",), 99, "of format version 99, and this lapace reads version 4"),
         (("extra",), 1, "is damaged: Object contains unknown field `extra`"),
         (("instances", 1, "status"), "fine", r"damaged: .*'fine', at instances\[1\]\.status"),
         (("instances", 1, "label"), "perhaps", "the classifier has no label 'perhaps'"),
@@ -744,6 +816,7 @@ def test_json_is_written_to_a_file_whole_or_not_at_all(tmp_path):
         (("schema", "features", 0, "kind"), "odd", r"'odd', at schema\.features\[0\]\.kind"),
         (("options", "search", "picks"), ["furst"], "picks is .*there are best, nearest"),
         (("template", "names"), ["age"], "template does not have the columns of the schema"),
+        (("options", "costs"), {"agee": 2.0}, "damaged: Column 'agee' is not in the table"),
     ],
 )
 def test_a_document_that_does_not_fit_is_refused_with_the_place(place, value, message):
@@ -770,8 +843,10 @@ def test_damaged_json_is_refused_or_still_works():
             except InputError:
                 refused += 1
                 continue
-            for pick in (*found.picked, *found.minimal):
+            for pick in found.picked:
                 rows = getattr(found, pick)()
+                assert len(rows.about) == len(rows)
+            for rows in found.minimal.values():
                 assert len(rows.about) == len(rows)
             assert "best" not in found.minimal or set(found.best(1).rank) <= {0}
             assert len(found.at(0.5).rows) == (found.prototype >= 0).sum()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from scipy.special import ndtri
 
 from lapace.errors import InputError
 from lapace.schema import Feature, Knots, Reading, Schema, inference
+from lapace.schema.ranks import usual_width
 from tests.core.test_table import assert_same
 
 ROWS = 400
@@ -846,7 +848,7 @@ def brute_force(schema, a, b, by_range=False):
         if math.isnan(x) or math.isnan(y):
             terms[i, j] = float(math.isnan(x) != math.isnan(y))
         elif placed and feature.ranks[0] and not by_range:
-            terms[i, j] = abs(percentile(feature, x) - percentile(feature, y))
+            terms[i, j] = passed(feature, x, y)
         elif placed:
             terms[i, j] = abs(x - y) / span(feature)
         else:
@@ -860,11 +862,16 @@ def span(feature):
     return (feature.upper - feature.lower) or 1.0
 
 
-def percentile(feature, value):
-    """The percentile of a value: linear between support points, by the range beyond them."""
+def passed(feature, x, y):
+    """From one support point to the next the larger of two shares: of the rows, of the width."""
     values, shares = feature.ranks
-    beyond = value - np.clip(value, values[0], values[-1])
-    return np.interp(value, values, shares) + beyond / span(feature)
+    low, high = sorted((x, y))
+    points = [low, *(v for v in values if low < v < high), high]
+    width = feature.usual or span(feature)
+    return sum(
+        max(np.interp(q, values, shares) - np.interp(p, values, shares), (q - p) / width)
+        for p, q in pairwise(points)
+    )
 
 
 def mid_rank(column, value):
@@ -877,14 +884,66 @@ FEW = st.lists(st.sampled_from([-7.5, 0.0, 0.25, 1.0, 3.0, 40.0, 1e6]), min_size
 
 
 @given(FEW)
-def test_a_numbers_distance_is_the_difference_of_mid_ranks(column):
+def test_a_numbers_distance_is_the_share_of_rows_passed_and_at_least_of_the_usual_range(column):
     schema = Schema.infer(np.array(column)[:, None], {"x0": "continuous"})
-    seen = np.unique(column)
+    seen, width = np.unique(column), schema["x0"].usual or schema["x0"].span
     assert schema["x0"].ranks[0] == tuple(seen)
+    np.testing.assert_allclose(schema["x0"].ranks[1], [mid_rank(column, v) for v in seen])
     for x, y in product(seen, seen):
-        expected = abs(mid_rank(column, x) - mid_rank(column, y))
+        between = [v for v in seen if min(x, y) <= v <= max(x, y)]
+        expected = sum(
+            max(mid_rank(column, q) - mid_rank(column, p), (q - p) / width)
+            for p, q in pairwise(between)
+        )
         apart = schema.distance(np.array([[x]]), np.array([[y]]))[0]
-        assert apart == pytest.approx(expected, abs=1e-11)
+        assert apart == pytest.approx(expected, abs=1e-11, rel=1e-9)
+
+
+@given(FEW | st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200))
+def test_the_usual_range_has_nine_tenths_of_the_rows_and_of_those_beside_a_spike(column):
+    width = usual_width(np.array(column))
+    ordered = sorted(column)
+    inner = np.quantile(ordered, 0.95) - np.quantile(ordered, 0.05)
+    assert width >= inner * (1 - 1e-9)
+    assert width <= (ordered[-1] - ordered[0]) * (1 + 1e-9)
+    assert (width > 0) == (ordered[0] < ordered[-1])  # a column that varies has a usual range
+    counts = Counter(column)
+    if max(counts.values()) < 0.05 * len(column):
+        assert width == pytest.approx(inner, rel=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.06, 0.5, 0.97])
+def test_a_spike_at_zero_does_not_narrow_the_usual_range(share):
+    """Savings, of which most have none: those who have some say what is usual."""
+    rng = np.random.default_rng(0)
+    some = rng.uniform(1000, 2000, 1000)
+    column = np.concatenate([some, np.zeros(int(1000 * share / (1 - share)))])
+    assert usual_width(column) == pytest.approx(1950, rel=0.02)
+    away = np.concatenate([some, np.full(int(1000 * share / (1 - share)), 5000.0)])
+    assert usual_width(away) == pytest.approx(5000 - 1050, rel=0.02)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=200), st.floats(-3, 3), st.floats(-3, 3))
+def test_neither_a_tail_nor_an_empty_stretch_is_free(column, x, y):
+    schema = Schema.infer(np.array(column)[:, None], {"x0": "continuous"})
+    feature, ends = schema["x0"], (min(column), max(column))
+    low, high = sorted(ends[0] + share * (ends[1] - ends[0]) for share in (x, y))
+    apart = schema.distance(np.array([[low]]), np.array([[high]]))[0]
+    if feature.usual:
+        assert apart >= (high - low) / feature.usual * (1 - 1e-6) - 1e-9
+    rows_passed = np.diff(np.interp([low, high], *feature.ranks))[0]
+    assert apart >= rows_passed * (1 - 1e-6) - 1e-9
+
+
+def test_a_long_tail_and_a_gap_cost_what_they_are_of_the_usual_range():
+    turnover = np.concatenate([np.linspace(10, 110, 99), [13_000.0]])  # one outlier
+    two_groups = np.repeat([0.0, 1.0, 99.0, 100.0], 25)  # nobody in between
+    schema = Schema.infer(np.c_[turnover, two_groups], dict.fromkeys(("x0", "x1"), "continuous"))
+    tail = schema.distance(np.array([[110.0, 0.0]]), np.array([[1310.0, 0.0]]))[0]
+    assert tail == pytest.approx(1200 / schema["x0"].usual, rel=1e-6)
+    assert tail > 12
+    gap = schema.distance(np.array([[10.0, 20.0]]), np.array([[10.0, 80.0]]))[0]
+    assert gap == pytest.approx(0.6, abs=0.01)
 
 
 def test_many_values_keep_about_a_hundred_support_points_and_every_spike():
@@ -897,7 +956,7 @@ def test_many_values_keep_about_a_hundred_support_points_and_every_spike():
     expected = [mid_rank(column, v) for v in values]
     np.testing.assert_allclose(shares, expected, atol=1e-11)
     some = rng.choice(column, 200)
-    found = schema.metric.coordinates(some[:, None])[:, 0]
+    found = np.interp(some, values, shares)
     np.testing.assert_allclose(found, [mid_rank(column, v) for v in some], atol=0.0102)
 
 
@@ -943,6 +1002,43 @@ def test_ranks_that_are_none_are_refused(ranks):
     data["features"][0]["ranks"] = ranks
     with pytest.raises(InputError, match=r"The schema is damaged: .*, at features\[0\]"):
         Schema.from_json(data)
+
+
+@pytest.mark.parametrize("usual", [-1.0, None, "wide", 1e999])
+def test_a_usual_range_that_is_none_is_refused(usual):
+    data = Schema.infer(np.array([[0.0], [1.5], [40.0]])).to_json()
+    data["features"][0]["usual"] = usual
+    with pytest.raises(InputError, match=r"The schema is damaged: .*, at features\[0\]"):
+        Schema.from_json(data)
+
+
+def test_effort_is_the_distance_and_a_fifth_for_each_change():
+    rng = np.random.default_rng(0)
+    before = CELLS
+    after = np.where(rng.random(CELLS.shape) < 0.5, CELLS, CELLS[rng.permutation(ROWS)])
+    after[:, SCHEMA.index("income")] += 0.004  # under its resolution: no change
+    changed = SCHEMA.changed(before, after)
+    costs = {"income": 2.5, "home": 0, "education": 0.5}
+    for given_costs in (None, costs):
+        weights = np.array([(given_costs or {}).get(name, 1.0) for name in SCHEMA.names])
+        terms = brute_force(SCHEMA, before, after) * weights + 0.2 * np.minimum(weights, 1)
+        expected = (terms * changed).sum(axis=1)
+        np.testing.assert_allclose(SCHEMA.effort(before, after, given_costs), expected)
+        parts = SCHEMA.change_efforts(before, after, SCHEMA.weights(given_costs))
+        assert (parts[~changed] == 0).all()
+    assert (SCHEMA.effort(before, before) == 0).all()
+
+
+def test_a_cell_that_does_not_differ_becomes_the_instances_very_value():
+    before = CELLS[:50].copy()
+    before[:, SCHEMA.index("income")] += 0.003  # off the column's lattice
+    after = CELLS[50:100].copy()
+    after[:, SCHEMA.index("income")] = before[:, SCHEMA.index("income")] - 0.003
+    same = SCHEMA.same_where_unchanged(after, before)
+    differs = SCHEMA.differs(after, before)
+    assert not differs[:, SCHEMA.index("income")].any()
+    np.testing.assert_array_equal(same[differs], after[differs])
+    np.testing.assert_array_equal(same[~differs], before[~differs])
 
 
 def test_distance_is_the_sum_over_columns():

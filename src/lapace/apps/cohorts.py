@@ -45,7 +45,7 @@ NONE = "–"  # stands for a missing figure
 TRIED = ("answered", "none_found", "infeasible")  # statuses of instances that lack the target
 COST = (
     "A cost is the distance of the nearest answer: 0.16 is a change of a number past 16% of the "
-    "training rows, and a change of category counts 1."
+    "training rows, or by 16% of its usual range if that is more. A change of category counts 1."
 )
 UNANSWERED = (
     "For those without an answer, lapace why-not (in Python Explainer.why_not) finds the "

@@ -12,7 +12,7 @@ explainer names its classifier.
 
 from lapace.classifier.decisions import binned, from_probability, threshold
 from lapace.classifier.outputs import Label
-from lapace.classifier.queries import Classifier, Prediction
+from lapace.classifier.queries import Classifier, Prediction, query_rows
 from lapace.classifier.references import Reference
 
 __all__ = [
@@ -22,5 +22,6 @@ __all__ = [
     "Reference",
     "binned",
     "from_probability",
+    "query_rows",
     "threshold",
 ]

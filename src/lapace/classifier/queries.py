@@ -24,7 +24,7 @@ from lapace.classifier.outputs import (
 from lapace.errors import ClassifierError, InputError, LapaceError, did_you_mean, warn
 from lapace.schema import Schema
 
-__all__ = ["Classifier", "Prediction"]
+__all__ = ["Classifier", "Evaluated", "Prediction", "query_rows"]
 
 TIE = 1e-6  # `predict` decides between two probabilities closer than this
 
@@ -294,6 +294,72 @@ class Classifier:
         if (kind.__module__.split(".")[0], kind.__name__) == ("sklearn", "Pipeline"):
             kind = type(self.model.steps[-1][1])
         return (kind.__module__.split(".")[0], kind.__name__) in PREDICT_MOST_PROBABLE
+
+
+class Evaluated(NamedTuple):
+    """Predictions of a classifier that may raise on some rows or know no probabilities.
+
+    Attributes:
+        codes: Labels as positions, -1 for a row that the classifier raises on.
+        probability: Of each label, (n, labels); NaN where unknown.
+        scores: Log-probabilities or decision values of each label, (n, labels); NaN where unknown.
+    """
+
+    codes: Ints
+    probability: Floats
+    scores: Floats
+
+
+def query_rows(
+    classifier: Classifier,
+    cells: Floats,
+    schema: Schema,
+    *,
+    known_row: Floats,
+    max_refused: int | None = None,
+) -> tuple[Evaluated, dict[int, str]]:
+    """Queries the classifier in one call; where it raises, halves find the rows it raises on.
+
+    A row is refused once the classifier has raised twice on it alone, and answered in between: a
+    service that fails for a moment and recovers has nothing against the row.
+
+    Args:
+        classifier: The classifier, its labels known.
+        cells: The rows, (n, d).
+        schema: The columns, with every level the rows have.
+        known_row: Cells of a row, (1, d), that the classifier is known to accept. If it raises on
+            this row too, the classifier itself is broken and its error is passed on.
+        max_refused: Rows the classifier may raise on before its error is passed on.
+
+    Returns:
+        The predictions, and the errors by row.
+    """
+    codes = np.full(len(cells), -1)
+    probability, scores = np.full((2, len(cells), len(classifier.labels)), np.nan)
+    refused: dict[int, str] = {}
+    parts, tried_alone = [np.arange(len(cells))] if len(cells) else [], -1
+    while parts:
+        part = parts.pop()
+        try:
+            reply = classifier.query(cells[part], schema)
+            codes[part] = reply.codes
+            probability[part] = np.nan if reply.probability is None else reply.probability
+            scores[part] = np.nan if reply.scores is None else reply.scores
+        except ClassifierError as error:
+            try:
+                classifier.query(known_row, schema)
+            except ClassifierError:
+                raise error from None
+            if len(part) > 1:
+                parts += reversed(np.array_split(part, 2))
+            elif tried_alone != part[0]:
+                tried_alone = part[0]
+                parts.append(part)
+            else:
+                refused[int(part[0])] = str(error)
+                if max_refused is not None and len(refused) > max_refused:
+                    raise
+    return Evaluated(codes, probability, scores), refused
 
 
 def _sorted(labels: Sequence[Label]) -> tuple[Label, ...]:

@@ -374,9 +374,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no t
             target: The label wanted, one label per instance, or `"any-other"`; with two classes it
                 may be left out.
             constraints: What every counterfactual must satisfy, beside the explainer's rules.
-            costs: How hard a change is, for some columns: a weight on the share of the training
-                rows that a number passes, or on a change of category; 1 by default, infinity holds
-                the column fixed.
+            costs: How hard a change is, for some columns: its weight in distance and effort; 1 by
+                default, infinity holds the column fixed.
             confidence: The least probability of the target a counterfactual must have.
             plausibility: How usual a counterfactual must be: the least share of the training rows
                 of the target that are less dense, 0.05 for instance.

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from lapace.arrays import Bools, Floats, Ints
 from lapace.categories import CategoryTree
-from lapace.classifier import Classifier, Label
+from lapace.classifier import Classifier, Label, query_rows
 from lapace.constraints import Constraint
 from lapace.errors import CentroidWarning, InputError, warn
-from lapace.explainer.oracle import query_rows
 from lapace.explainer.top_up import MadeUpRows
 from lapace.model import Shape
 from lapace.paths import Decoder

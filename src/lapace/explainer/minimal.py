@@ -15,7 +15,8 @@ acceptable. All work on all rows together: each round is one call of `accept`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,8 +31,9 @@ from lapace.schema import Feature, Schema
 
 __all__ = ["Accept", "MinimalRows", "find_minimal", "pull", "rounded", "settle", "undo"]
 
-SECTIONS = 5  # that a round cuts what is undecided into
+SECTIONS = 3  # that a round cuts what is undecided into
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
+TRIED, FIXED = 40, 2  # starts tried with a feature fixed, and those that are made minimal
 ROUND_SHARE = 0.01  # of the usual range: the largest step that numbers are rounded to
 ROUND_STEPS = 7  # of 1, 2 and 5 times a power of ten that are tried
 UNUSUAL = 0.05  # the floor: a share of the training rows of the target is less dense
@@ -64,7 +66,7 @@ class MinimalRows(NamedTuple):
 
     def as_rows(self) -> InstanceRows:
         """Returns the rows alone."""
-        return InstanceRows(self.steps.cells, self.instance)
+        return InstanceRows.of(self.steps.cells, self.instance)
 
 
 def find_minimal(
@@ -84,38 +86,39 @@ def find_minimal(
     Returns:
         The rows by name: `nearest`, `best` (the safe ends) and `enough` (the other ends).
     """
-    made, picks = _Maker(problem, oracle), problem.search.picks
+    made, picks, count = _Maker(problem, oracle), problem.search.picks, problem.search.n_starts
     sure = take_rows(starts, starts.margin & problem.asks_margin & ("best" in picks))
-    # Where no start keeps a margin, or none is asked, ways are minimal among all ok rows.
+    # Ways keep a margin where some start does; else they are minimal among all ok rows.
     plain = starts
     if "nearest" not in picks:
         plain = take_rows(starts, ~np.isin(starts.instance, sure.instance))
-    ok_rows = made.minimal(plain.least_effort(problem.search.n_starts), margin=False)
+    both = [plain.least_effort(count), sure.least_effort(count, margin=True)]
+    rows = made.minimal(join_rows(both))
+    # Nothing that is known to be ok takes less effort than `nearest`: no start, no end of a way.
+    known = [take_rows(rows, ~rows.margin)]
+    if "nearest" in picks:
+        known.append(made.settled(made.less_effort(starts.least_effort(1), known[0])))
     results: dict[str, MinimalRows] = {}
     if "best" in picks:
-        safe = made.minimal(sure.least_effort(problem.search.n_starts), margin=True)
-        safe = made.different(safe)
-        other = made.different(take_rows(ok_rows, ~np.isin(ok_rows.instance, safe.instance)))
-        enough = made.settled(safe, margin=False)
-        ends = [join_rows([safe, other]), join_rows([enough, other])]
-        order = np.argsort(ends[0].instance, kind="stable")
-        safe, enough = (take_rows(end, order) for end in ends)
-        keeps = np.isin(safe.instance, sure.instance)
-        ok_rows = join_rows([ok_rows, enough])
-        safe = made.rounded(safe, keeps)
-        if not problem.asks_margin:
-            enough = safe
+        serves = rows.margin | ~np.isin(rows.instance, sure.instance)
+        ways = take_rows(rows, serves)
+        if problem.schema.shape is None:
+            more = made.with_one_fixed(starts, made.different(ways))
+            ways = made.different(join_rows([ways, made.minimal(more)]))
+            ways = join_rows([ways, made.exchanged(ways)])
+        ways = made.different(ways)
+        enough = made.settled(ways._replace(margin=np.zeros_like(ways.margin)))
+        safe = made.made(rounded, ways)
+        known.append(enough)
+        enough = enough if problem.asks_margin else safe
         lacking = made.with_best_step(np.setdiff1d(instance, safe.instance), paths)
-        safe, enough = (join_rows([end, lacking]) for end in (safe, enough))
-        results = {
-            name: made.evaluated(rows, paths) for name, rows in (("best", safe), ("enough", enough))
-        }
+        results["best"], results["enough"] = made.evaluated(
+            [join_rows([end, lacking]) for end in (safe, enough)], paths
+        )
     if "nearest" in picks:
-        # Nothing that is known to be ok takes less effort: no end of a way, and no start.
-        nearest = made.least_effort(join_rows([ok_rows, starts.least_effort(1)]))
-        nearest = made.settled(nearest, margin=False)
+        nearest = made.least_effort(join_rows(known))
         lacking = made.with_best_step(np.setdiff1d(instance, nearest.instance), paths)
-        results["nearest"] = made.evaluated(join_rows([nearest, lacking]), paths)
+        results["nearest"] = made.evaluated([join_rows([nearest, lacking])], paths)[0]
     return results
 
 
@@ -126,32 +129,74 @@ class _Maker:
         self.problem = problem
         self.oracle = oracle
 
-    def minimal(self, rows: InstanceRows, *, margin: bool) -> InstanceRows:
+    def minimal(self, rows: InstanceRows) -> InstanceRows:
         """Returns the most promising rows of each instance, made minimal.
 
         Of the rows whose changes are undone only those go on that may become one of the picks.
         """
-        rows = self._made(undo, rows, margin)
-        spare = 2 * self.problem.search.n_best  # what is made smaller may be alike then
-        return self.settled(self.different(rows, spare), margin=margin)
+        rows = self.made(undo, rows)
+        spare = 1 + self.problem.search.n_best  # what is made smaller may be alike then
+        least = self.least_effort(take_rows(rows, ~rows.margin))
+        return self.settled(join_rows([least, self.different(rows, spare)]))
 
-    def settled(self, rows: InstanceRows, *, margin: bool) -> InstanceRows:
-        """Returns rows whose numbers are pulled back, and which are then minimal."""
-        return self._made(settle, self._made(pull, self._made(undo, rows, margin), margin), margin)
+    def settled(self, rows: InstanceRows) -> InstanceRows:
+        """Returns rows made minimal."""
+        return self.made(settle, self.made(pull, self.made(undo, rows)))
 
-    def rounded(self, rows: InstanceRows, margin: Bools) -> InstanceRows:
-        """Returns rows with numbers a person would say, still acceptable."""
-        return self._made(rounded, rows, margin)
+    def exchanged(self, rows: InstanceRows) -> InstanceRows:
+        """Returns rows whose cheapest change is undone while one number goes further, made minimal.
 
-    def _made(self, make: Make, rows: InstanceRows, margin: Bools | bool) -> InstanceRows:
+        The number goes as far as the change undone was worth.
+        """
+        problem, schema = self.problem, self.problem.schema
+        originals = problem.instances.cells[rows.instance]
+        efforts = problem.change_efforts(rows.cells, rows.instance)
+        cheapest = np.where(efforts > 0, efforts, np.inf).argmin(axis=1)
+        further = (efforts > 0) & movable(schema, originals, rows.cells)
+        further[np.arange(len(cheapest)), cheapest] = False
+        row, column = np.nonzero(further)
+        each, undone = np.arange(len(row)), cheapest[row]
+        cells, original = rows.cells[row], originals[row]
+        far = efforts[row, undone] * schema.metric.widths[column]
+        goes = cells[each, column] + np.sign(cells - original)[each, column] * far
+        cells[each, column] = schema.lattice.of(column).snap(goes)
+        cells[each, undone] = original[each, undone]
+        tried = take_rows(rows, row)._replace(cells=schema.derive(cells, original))
+        return self.settled(take_rows(tried, self.oracle.accepts(*tried)))
+
+    def with_one_fixed(self, starts: Starts, ways: InstanceRows) -> InstanceRows:
+        """Returns starts with one feature fixed, for instances with fewer than `n_best` ways.
+
+        Each feature that a way changes is fixed in turn, in the same starts.
+        """
+        problem, originals = self.problem, self.problem.instances.cells
+        few = np.flatnonzero(np.bincount(ways.instance) < problem.search.n_best)
+        ways = take_rows(ways, np.isin(ways.instance, few))
+        way, fixed = np.nonzero(problem.schema.changed(originals[ways.instance], ways.cells))
+        pairs = np.unique(np.c_[ways.instance[way], ways.margin[way], fixed], axis=0)
+        pair, start = matches(pairs[:, 0], starts.instance)
+        able = starts.margin[start] | (pairs[pair, 1] == 0)
+        pair, start = pair[able], start[able]
+        instance, fixed, cells = pairs[pair, 0], pairs[pair, 2], starts.steps.cells[start]
+        cells[np.arange(len(pair)), fixed] = originals[instance, fixed]
+        cells = problem.schema.derive(cells, originals[instance])
+        order = np.lexsort((problem.efforts(cells, instance), pair))
+        order = order[places_in_groups(pair[order]) < TRIED]
+        pair = pair[order]
+        tried = InstanceRows(cells[order], instance[order], pairs[pair, 1] > 0)
+        accepted = self.oracle.accepts(*tried)
+        tried, pair = take_rows(tried, accepted), pair[accepted]
+        return take_rows(tried, places_in_groups(pair) < FIXED)
+
+    def made(self, make: Make, rows: InstanceRows) -> InstanceRows:
+        """Returns rows after `undo`, `pull`, `settle` or `rounded`."""
         problem = self.problem
         if problem.schema.shape is not None or not len(rows.instance):
             return rows  # pixels are not undone one by one: that leaves noise, not an image
-        margins = np.broadcast_to(margin, len(rows.instance))
         cells = make(
             rows.cells,
             problem.instances.cells[rows.instance],
-            lambda tried, of: self.oracle.accepts(tried, rows.instance[of], margins[of]),
+            lambda tried, of: self.oracle.accepts(tried, rows.instance[of], rows.margin[of]),
             problem.schema,
             problem.weights,
         )
@@ -162,8 +207,17 @@ class _Maker:
         effort = self.problem.efforts(rows.cells, rows.instance)
         return take_rows(rows, first_of_each(rows.instance, effort))
 
+    def less_effort(self, some: InstanceRows, others: InstanceRows) -> InstanceRows:
+        """Returns the rows that take less effort than every one of the others."""
+        least = np.full(len(self.problem.instances), np.inf)
+        np.minimum.at(least, others.instance, self.problem.efforts(others.cells, others.instance))
+        efforts = self.problem.efforts(some.cells, some.instance)
+        return take_rows(some, efforts < least[some.instance] - 1e-9)
+
     def different(self, rows: InstanceRows, count: int | None = None) -> InstanceRows:
         """Returns the cheapest different ways of each instance: `n_best` at most, or `count`.
+
+        Rows that have to keep a margin, and those that have not, are chosen apart.
 
         Effort counts half as much again below the floor. Among ways within a twentieth of the
         cheapest, the one with fewer changes comes first, then the one that changes columns further
@@ -174,30 +228,32 @@ class _Maker:
         changed = schema.changed(self.problem.instances.cells[instance], rows.cells)
         price = self.problem.efforts(rows.cells, instance)
         price = price * np.where(self._density(rows) < UNUSUAL, UNUSUAL_PRICE, 1.0)
-        n_changes = changed.sum(axis=1)
-        order = np.lexsort((price, *(~changed).T[::-1], n_changes))  # fewest changes, then columns
-        tie = np.empty(len(order), dtype=np.int64)
+        # Fewest changes, then the columns furthest to the left.
+        order = np.lexsort((price, *(~changed).T[::-1], changed.sum(axis=1)))
+        tie, group = np.empty(len(order), dtype=np.int64), 2 * instance + rows.margin
         tie[order] = np.arange(len(order))
-        rest, chosen = np.arange(len(instance)), [np.arange(0)]
+        rest, chosen = np.arange(len(group)), [np.arange(0)]
         for _ in range(count or self.problem.search.n_best):
-            least = np.full(instance.max(initial=-1) + 1, np.inf)
-            np.minimum.at(least, instance[rest], price[rest])
-            near = rest[price[rest] <= ALIKE * least[instance[rest]] + 1e-12]
-            first = near[first_of_each(instance[near], tie[near])]
+            least = np.full(group.max(initial=-1) + 1, np.inf)
+            np.minimum.at(least, group[rest], price[rest])
+            near = rest[price[rest] <= ALIKE * least[group[rest]] + 1e-12]
+            first = near[first_of_each(group[near], tie[near])]
             chosen.append(first)
-            theirs = first[np.searchsorted(instance[first], instance[rest])]
+            theirs = first[np.searchsorted(group[first], group[rest])]
             a, b = changed[rest], changed[theirs]
             apart = (a & ~b).any(axis=1) & (b & ~a).any(axis=1)
             levels = schema.changed(rows.cells[rest], rows.cells[theirs])
             rest = rest[apart | levels[:, schema.coding.categorical].any(axis=1)]
         every = np.concatenate(chosen)
-        return take_rows(rows, every[np.argsort(instance[every], kind="stable")])
+        return take_rows(rows, every[np.argsort(group[every], kind="stable")])
 
     def _density(self, rows: InstanceRows) -> Floats:
-        feasible = np.ones(len(rows.instance), dtype=bool)
-        return self.oracle.density(
-            self.oracle.query(rows.cells, feasible, rows.instance), rows.instance
-        )
+        """Returns the share of the training rows of the label meant that are less dense."""
+        problem, label = self.problem, self.problem.instances.target_code[rows.instance]
+        if (label < 0).any():  # any other label: the one that the classifier gives
+            known = np.ones(len(label), dtype=bool)
+            label = self.oracle.query(rows.cells, known, rows.instance).predicted
+        return problem.fitted.decoder.density(problem.schema, rows.cells, label)
 
     def with_best_step(self, instance: Ints, paths: Paths) -> InstanceRows:
         """Returns the best step of the paths, ok or not, for instances that have no row."""
@@ -210,22 +266,20 @@ class _Maker:
         feasible = paths["feasible"][path, step]
         ok = (paths["valid"][path, step] == 1) & feasible
         chosen = first_of_each(owner, ~ok, ~feasible, -likely)
-        return InstanceRows(paths["cells"][path[chosen], step[chosen]], owner[chosen])
+        return InstanceRows.of(paths["cells"][path[chosen], step[chosen]], owner[chosen])
 
-    def evaluated(self, rows: InstanceRows, paths: Paths) -> MinimalRows:
-        """Checks and queries the rows of a pick once more, and says what is known of them."""
-        rows = take_rows(rows, np.argsort(rows.instance, kind="stable"))
-        cells, instance = rows.cells, rows.instance
+    def evaluated(self, picks: Sequence[InstanceRows], paths: Paths) -> list[MinimalRows]:
+        """Checks and queries the rows of picks once more, and says what is known of them."""
+        picks = [take_rows(rows, np.argsort(rows.instance, kind="stable")) for rows in picks]
+        cells, instance, _ = join_rows(picks)
         steps = self.oracle.query(cells, self.problem.feasible(cells, instance), instance)
         density = self.oracle.density(steps, instance)
-        return MinimalRows(
-            instance,
-            places_in_groups(instance),
-            _closest_prototypes(self.problem, cells, instance, paths),
-            steps,
-            density,
-            marks(self.oracle, steps, instance, density),
-        )
+        rank = np.concatenate([places_in_groups(rows.instance) for rows in picks])
+        prototype = _closest_prototypes(self.problem, cells, instance, paths)
+        mark = marks(self.oracle, steps, instance, density)
+        every = MinimalRows(instance, rank, prototype, steps, density, mark)
+        ends = np.cumsum([0, *(len(rows.instance) for rows in picks)])
+        return [take_rows(every, np.arange(*pair)) for pair in pairwise(ends)]
 
 
 def marks(oracle: Oracle, steps: Steps, instance: Ints, density: Floats) -> NDArray[np.object_]:
@@ -366,7 +420,7 @@ def settle(
     """Takes back single changes until every row is minimal; the arguments are those of `undo`.
 
     Each round undoes the costliest change of a row that can be undone alone, or else pulls the
-    costliest number that can go back alone by a twentieth.
+    costliest number that can go back alone by a twentieth, as far as it goes.
     """
     cells, steps = cells.copy(), _steps(schema)
     rows = np.arange(len(cells))
@@ -386,6 +440,9 @@ def settle(
         saved = costs[row, column]
         chosen = accepted[first_of_each(row[accepted], ~whole[accepted], -saved[accepted])]
         cells[rows[row[chosen]]] = tried[chosen]
+        on = chosen[~whole[chosen]]  # these numbers may go back further
+        again, places = rows[row[on]], column[on]
+        cells[again] = _pulled(again, places, cells, originals, accept, schema)
         rows = rows[row[chosen]]
     return cells
 

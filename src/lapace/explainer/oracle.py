@@ -1,93 +1,25 @@
-"""The classifier asked about rows, and the oracle that says whether rows are ok for instances."""
+"""The oracle that says whether rows are ok for instances."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints, distinct
-from lapace.classifier import Classifier
+from lapace.classifier import query_rows
 from lapace.classifier.outputs import score_odds
-from lapace.errors import ClassifierError
 from lapace.paths import Steps, rows_differ
-from lapace.schema import Schema
 
 if TYPE_CHECKING:
     from lapace.explainer.problem import Problem
 
-__all__ = ["Oracle", "query_rows"]
+__all__ = ["Oracle"]
 
 MAX_REFUSED = 200  # rows of a search the classifier may raise on before it counts as broken
-
-
-class Evaluated(NamedTuple):
-    """Predictions of a classifier that may raise on some rows or know no probabilities.
-
-    Attributes:
-        codes: Labels as positions, -1 for a row that the classifier raises on.
-        probability: Of each label, (n, labels); NaN where unknown.
-        scores: Log-probabilities or decision values of each label, (n, labels); NaN where unknown.
-    """
-
-    codes: Ints
-    probability: Floats
-    scores: Floats
-
-
-def query_rows(
-    classifier: Classifier,
-    cells: Floats,
-    schema: Schema,
-    *,
-    known_row: Floats,
-    max_refused: int | None = None,
-) -> tuple[Evaluated, dict[int, str]]:
-    """Queries the classifier in one call; where it raises, halves find the rows it raises on.
-
-    A row is refused once the classifier has raised twice on it alone, and answered in between: a
-    service that fails for a moment and recovers has nothing against the row.
-
-    Args:
-        classifier: The classifier, its labels known.
-        cells: The rows, (n, d).
-        schema: The columns, with every level the rows have.
-        known_row: Cells of a row, (1, d), that the classifier is known to accept. If it raises on
-            this row too, the classifier itself is broken and its error is passed on.
-        max_refused: Rows the classifier may raise on before its error is passed on.
-
-    Returns:
-        The predictions, and the errors by row.
-    """
-    codes = np.full(len(cells), -1)
-    probability, scores = np.full((2, len(cells), len(classifier.labels)), np.nan)
-    refused: dict[int, str] = {}
-    parts, tried_alone = [np.arange(len(cells))] if len(cells) else [], -1
-    while parts:
-        part = parts.pop()
-        try:
-            reply = classifier.query(cells[part], schema)
-            codes[part] = reply.codes
-            probability[part] = np.nan if reply.probability is None else reply.probability
-            scores[part] = np.nan if reply.scores is None else reply.scores
-        except ClassifierError as error:
-            try:
-                classifier.query(known_row, schema)
-            except ClassifierError:
-                raise error from None
-            if len(part) > 1:
-                parts += reversed(np.array_split(part, 2))
-            elif tried_alone != part[0]:
-                tried_alone = part[0]
-                parts.append(part)
-            else:
-                refused[int(part[0])] = str(error)
-                if max_refused is not None and len(refused) > max_refused:
-                    raise
-    return Evaluated(codes, probability, scores), refused
 
 
 class Oracle:
@@ -137,21 +69,24 @@ class Oracle:
         Off the paths (without `tau`) a cell that does not differ from the instance's becomes it.
         """
         cells, feasible = self.project(cells, instance)
-        if tau is None:
-            cells = self._tidied(cells, feasible, instance)
-        return self.query(cells, feasible, instance, tau)
+        steps = self.query(cells, feasible, instance, tau)
+        return steps if tau is not None else self.tidied(steps, instance)
 
-    def _tidied(self, cells: Floats, feasible: Bools, instance: Ints) -> Floats:
+    def tidied(self, steps: Steps, instance: Ints) -> Steps:
         """Returns rows with the instance's very value in cells that do not differ from it.
 
-        A feasible row stays as it is where it would no longer be feasible.
+        A row that is ok stays as it is where it would no longer be.
         """
-        problem, originals = self.problem, self.problem.instances.cells[instance]
-        same = problem.schema.same_where_unchanged(cells, originals)
-        moved = np.flatnonzero(rows_differ(same, cells))
-        lost = feasible[moved] & ~problem.feasible(same[moved], instance[moved])
-        same[moved[lost]] = cells[moved[lost]]
-        return same
+        schema, originals = self.problem.schema, self.problem.instances.cells[instance]
+        same = schema.same_where_unchanged(steps.cells, originals)
+        moved = np.flatnonzero(rows_differ(same, steps.cells))
+        if not len(moved):
+            return steps
+        cells, instance = same[moved], instance[moved]
+        tidy = self.query(cells, self.problem.feasible(cells, instance), instance)
+        kept = np.flatnonzero(tidy.ok | ~steps.ok[moved])
+        steps.write(moved[kept], tidy.take(kept))
+        return steps
 
     def accepts(self, cells: Floats, instance: Ints, margin: Bools) -> Bools:
         """Whether rows are acceptable as they are; only feasible ones are queried.

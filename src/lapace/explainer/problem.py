@@ -10,11 +10,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lapace.arrays import Bools, Floats, Ints
-from lapace.classifier import Classifier
+from lapace.classifier import Classifier, query_rows
 from lapace.constraints import Constraint, Shorthand, System, parse_all
 from lapace.errors import InputError, check_integer, did_you_mean, warn
 from lapace.explainer.fit import Fitted
-from lapace.explainer.oracle import query_rows
 from lapace.result import ANY_OTHER, PICKS, Explanation
 from lapace.schema import Reading, Schema
 from lapace.table import as_coded, read, spelling
@@ -85,15 +84,22 @@ class Search:
 
 
 class InstanceRows(NamedTuple):
-    """Rows for instances, such as candidates.
+    """Rows for instances, and what each has to keep where it is made minimal.
 
     Attributes:
         cells: The rows.
         instance: The instance each is for, by position in the query.
+        margin: Whether each has to keep a margin, beside being ok.
     """
 
     cells: Floats
     instance: Ints
+    margin: Bools
+
+    @classmethod
+    def of(cls, cells: Floats, instance: Ints, *, margin: bool = False) -> InstanceRows:
+        """Returns rows that all have to keep the same."""
+        return cls(cells, instance, np.full(len(instance), margin))
 
 
 @dataclass(frozen=True)
@@ -377,7 +383,7 @@ def read_instances(
         ClassifierError: The classifier raises on the instances and on `known_row` too.
 
     Examples:
-        >>> from lapace.classifier import Classifier
+        >>> from lapace.classifier import Classifier, query_rows
         >>> table = [{"age": age} for age in range(20, 60)]
         >>> schema = Schema.infer(table)
         >>> predict = lambda rows: ["no" if r["age"] < 40 else "yes" for r in rows]
@@ -473,7 +479,7 @@ def read_candidates(candidates: Any, instances: LabelledInstances) -> InstanceRo
     reading = instances.schema.read(candidates).checked()
     if reading.schema != instances.schema:
         raise InputError("candidates have a category that neither training nor the instances have.")
-    return InstanceRows(reading.cells[rows], instance)
+    return InstanceRows.of(reading.cells[rows], instance)
 
 
 def _rows_of(explanation: Explanation, instances: LabelledInstances) -> InstanceRows:
@@ -485,8 +491,9 @@ def _rows_of(explanation: Explanation, instances: LabelledInstances) -> Instance
     same = np.array_equal(explanation.instances, instances.cells, equal_nan=True)
     if levels[0] != levels[1] or not same:
         raise InputError("candidates are an explanation of other instances than those of X.")
-    picks = [getattr(explanation, pick)() for pick in (*explanation.minimal, *explanation.picked)]
-    return InstanceRows(
+    on_path = [getattr(explanation, pick)() for pick in explanation.picked]
+    picks = [*explanation.minimal.values(), *on_path]
+    return InstanceRows.of(
         np.concatenate([instances.cells[:0], *(pick.cells for pick in picks)]),
         np.concatenate([np.zeros(0, np.int64), *(pick.instance for pick in picks)]),
     )

@@ -72,14 +72,19 @@ class Starts(NamedTuple):
         joined = join_rows(parts)
         return take_rows(joined, np.argsort(joined.instance, kind="stable"))
 
-    def least_effort(self, count: int) -> InstanceRows:
-        """Returns the rows of least effort for each instance and label, and all candidates."""
+    def least_effort(self, count: int, *, margin: bool = False) -> InstanceRows:
+        """Returns the rows of least effort for each instance and label, and all candidates.
+
+        Args:
+            count: How many for each.
+            margin: Whether the rows that are made of them have to keep a margin.
+        """
         label = self.steps.predicted
         some = take_rows(self, np.lexsort((self.effort, self.candidate, label, self.instance)))
         group = np.c_[some.instance, some.steps.predicted]
         group = np.unique(group, axis=0, return_inverse=True)[1].ravel()
         some = take_rows(some, some.candidate | (places_in_groups(group) < count))
-        return InstanceRows(some.steps.cells, some.instance)
+        return InstanceRows.of(some.steps.cells, some.instance, margin=margin)
 
 
 def find_starts(
@@ -131,21 +136,21 @@ def _sampled_starts(problem: Problem, instance: Ints, oracle: Oracle) -> Starts:
 
 
 def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
-    """Returns each path's first ok step, the first with a margin, and the last."""
+    """Returns each path's first ok step, the first with a margin and the last; and the cheapest."""
     path, step = np.nonzero(np.logical_and(paths["valid"] == 1, paths["feasible"]))
-    grid = step < paths["tau"].shape[1] - 2  # the last two are the refined first and the midpoint
-    path, step = path[grid], step[grid]
     rows = Steps(*(paths[name][path, step] for name in Steps._fields))
     instance = paths["instance"][path]
-    sure = np.flatnonzero(oracle.has_margin(rows, instance))
+    # The last two steps are the refined first and the midpoint, which depend on the picks.
+    grid = np.flatnonzero(step < paths["tau"].shape[1] - 2)
+    sure = grid[oracle.has_margin(rows.take(grid), instance[grid])]
     chosen = [
-        first_of_each(path, step),
+        grid[first_of_each(path[grid], step[grid])],
         sure[first_of_each(path[sure], step[sure])],
-        first_of_each(path, -step),
+        grid[first_of_each(path[grid], -step[grid])],
+        first_of_each(instance, oracle.problem.efforts(rows.cells, instance)),
     ]
     some = np.unique(np.concatenate(chosen))
-    cells, instance = rows.cells[some], instance[some]
-    return Starts.of(oracle, oracle.evaluate(cells, instance), instance)
+    return Starts.of(oracle, oracle.tidied(rows.take(some), instance[some]), instance[some])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -172,42 +177,29 @@ class _Grid(NamedTuple):
     effort: Floats
 
 
-class _Rows(NamedTuple):
-    """Rows put together from a grid, evaluated.
-
-    Attributes:
-        row: The row of the grid that each was grown from.
-        cells: The rows.
-        score: Their scores; -inf where one is not feasible.
-        ok: Whether each is ok.
-    """
-
-    row: Ints
-    cells: Floats
-    score: Floats
-    ok: Bools
-
-
 def grown_starts(problem: Problem, instance: Ints, oracle: Oracle) -> list[Starts]:
     """Grows rows from instances, those changes first that raise the odds most for their effort.
 
     Each of the costliest columns of a row found is left out in turn, so that other ways are found.
-    Where nothing is ok, growing begins again from the likeliest feasible row.
+    Where nothing is ok, or keeps a margin, growing begins again from the likeliest feasible row.
     """
     grower, base = _Grower(problem, oracle), problem.instances.cells[instance]
+    asks_margin = problem.asks_margin and "best" in problem.search.picks
     for stage in range(STAGES):
         grid = grower.tried_alone(instance, base)
-        rows = grower.put_together(grid)
+        row, cells, score = grower.put_together(grid)
         if not stage:
-            again, banned = grower.columns_to_leave_out(grid, rows)
-            grower.put_together(take_rows(grid, again), banned)
-        known = np.concatenate([part.instance for part in grower.found])
-        better = np.flatnonzero(rows.score > grid.score[rows.row])
-        best = better[first_of_each(rows.row[better], -rows.score[better])]
-        best = best[~np.isin(instance[rows.row[best]], known)]
+            for margin in {False, asks_margin}:
+                again, banned = grower.columns_to_leave_out(grid, margin)
+                grower.put_together(take_rows(grid, again), banned)
+        done = np.concatenate(
+            [part.instance[part.margin | (not asks_margin)] for part in grower.found]
+        )
+        better = np.flatnonzero((score > grid.score[row]) & ~np.isin(instance[row], done))
+        best = better[first_of_each(instance[row[better]], -score[better])]
         if not len(best):
             break
-        base, instance = rows.cells[best], instance[rows.row[best]]
+        base, instance = grower.with_room(cells[best], instance[row[best]])
     return grower.found
 
 
@@ -240,33 +232,53 @@ class _Grower:
         effort = schema.change_efforts(originals[:, None], values, problem.weights)
         return _Grid(instance, base, score, values, gain, effort)
 
-    def put_together(self, grid: _Grid, banned: Bools | None = None) -> _Rows:
-        """Puts single changes together and evaluates the rows; banned columns stay, (n, d)."""
+    def put_together(self, grid: _Grid, banned: Bools | None = None) -> tuple[Ints, Floats, Floats]:
+        """Puts single changes together and evaluates the rows; banned columns stay, (n, d).
+
+        Returns:
+            The row of the grid that each new row was grown from, the new rows, and their scores,
+            -inf where a row is not feasible.
+        """
         gain = grid.gain if banned is None else np.where(banned[:, None], -np.inf, grid.gain)
         need = _needed(self.problem, grid.instance) - grid.score[:, None]
-        choices, row = _choices(gain, grid.effort, need, _most_changes(self.problem))
+        most = _most_changes(self.problem)
+        choices, row = _choices(gain, grid.effort, need, most)
+        if most < gain.shape[2]:  # where changes are counted, those that raise the odds most
+            more, of = _choices(gain, np.ones_like(gain), need, most)
+            choices, row = np.concatenate([choices, more]), np.concatenate([row, of])
         places = np.maximum(choices, 0)[:, None]
         taken = np.take_along_axis(grid.values[row], places, axis=1)[:, 0]
         cells = np.where(choices >= 0, taken, grid.base[row])
         steps = self._evaluated(cells, grid.instance[row])
         score = _scores(self.problem, steps, grid.instance[row])
         score = np.where(steps.feasible & ~np.isnan(score), score, -np.inf)
-        return _Rows(row, steps.cells, score, steps.ok)
+        return row, steps.cells, score
 
-    def columns_to_leave_out(self, grid: _Grid, rows: _Rows) -> tuple[Ints, Bools]:
+    def with_room(self, cells: Floats, instance: Ints) -> tuple[Floats, Ints]:
+        """Returns rows with room for a change: each of a full row's changes is given up in turn."""
+        originals = self._originals(instance)
+        changed = self.problem.schema.changed(originals, cells)
+        full = changed.sum(axis=1) >= _most_changes(self.problem)
+        row, column = np.nonzero(changed & full[:, None])
+        fewer = cells[row]
+        fewer[np.arange(len(row)), column] = originals[row, column]
+        fewer = self.problem.schema.derive(fewer, originals[row])
+        return np.r_[cells[~full], fewer], np.r_[instance[~full], instance[row]]
+
+    def columns_to_leave_out(self, grid: _Grid, margin: bool) -> tuple[Ints, Bools]:
         """Returns rows of the grid to grow again, and the column that each does without, (n, d).
 
-        They are the columns of the ok row of least effort, the costliest first.
+        They are the columns of the row found of least effort, with a margin where that is asked.
         """
-        some = np.flatnonzero(rows.ok)
-        owner = grid.instance[rows.row[some]]
-        best = first_of_each(owner, self.problem.efforts(rows.cells[some], owner))
-        efforts = self.problem.change_efforts(rows.cells[some[best]], owner[best])
+        found = Starts.join(self.found)
+        found = take_rows(found, found.margin | (not margin))
+        best = take_rows(found, first_of_each(found.instance, found.effort))
+        efforts = self.problem.change_efforts(best.steps.cells, best.instance)
         order = np.argsort(-efforts, axis=1, kind="stable")[:, :BANNED]  # (best, BANNED)
         which, place = np.nonzero(np.take_along_axis(efforts, order, axis=1) > 0)
         banned = np.zeros((len(which), efforts.shape[1]), dtype=bool)
         banned[np.arange(len(which)), order[which, place]] = True
-        return rows.row[some[best]][which], banned
+        return np.searchsorted(grid.instance, best.instance[which]), banned
 
     def _originals(self, instance: Ints) -> Floats:
         return self.problem.instances.cells[instance]
@@ -298,7 +310,9 @@ def _values(problem: Problem, originals: Floats, base: Floats) -> tuple[Floats, 
             counts = np.array(feature.histogram[1] or [0] * len(feature.categories))
             levels = np.argsort(-counts, kind="stable")[:FINE]
             values[:, : len(levels), j] = levels
-            asked[:, : len(levels), j] = True
+            asked[:, : len(levels), j] = (
+                domains.allowed[j][:, levels] if j in domains.allowed else True
+            )
     return values, asked & ~domains.pinned[:, None] & schema.changed(values, base[:, None])
 
 

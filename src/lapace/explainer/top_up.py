@@ -14,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lapace.arrays import Floats, Ints
-from lapace.classifier import Classifier
+from lapace.classifier import Classifier, query_rows
 from lapace.constraints import Constraint, System
 from lapace.errors import ClassifierError
-from lapace.explainer.oracle import query_rows
 from lapace.schema import Schema
 from lapace.schema.distance import kneighbors
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -32,6 +32,22 @@ from lapace.result import Counterfactuals, InstanceExplanation
 from lapace.schema import Feature
 
 
+class Answer(NamedTuple):
+    """An end of the best counterfactual, or the nearest counterfactual.
+
+    Attributes:
+        title: Its name in the picture.
+        cells: Its row.
+        label: Its label.
+        probability: The probability of the target; NaN where unknown.
+    """
+
+    title: str
+    cells: Floats
+    label: Any
+    probability: float
+
+
 @dataclass(frozen=True)
 class DrawnPath:
     """A path to be drawn: its steps in order, the flip of the decision, the best answer."""
@@ -40,9 +56,7 @@ class DrawnPath:
     steps: Counterfactuals
     first: int  # position of the step where the decision flips, or of the closest found
     flips: bool
-    answer: Floats | None = None  # the row of the best counterfactual, where there is one
-    answer_label: Any = None  # its label
-    probability: float = np.nan  # probability of the target in that row, where known
+    ends: tuple[Answer, ...] = ()  # of the best counterfactual: just enough and safe, or one row
 
     @classmethod
     def of(cls, instance: InstanceExplanation, prototype: int | None) -> DrawnPath:
@@ -59,7 +73,7 @@ class DrawnPath:
         # The same tau may be stored twice, on the grid and as the refined first: either will do.
         first = int(np.abs(steps.tau - explanation.tau[index, step]).argmin())
         flips = bool(explanation.ok[index, step])
-        return cls(instance, steps, first, flips, *(_answer(instance) if flips else ()))
+        return cls(instance, steps, first, flips, _answers(instance) if flips else ())
 
     @property
     def original(self) -> Floats:
@@ -113,32 +127,42 @@ class DrawnPath:
     def needed(self) -> dict[int, float]:
         """Returns the features that the best counterfactual changes, the largest change first.
 
-        Each comes with its share of the whole distance, which tells hard changes from easy ones.
+        Each comes with its share of the whole effort, which tells hard changes from easy ones.
         """
-        if self.answer is None:
+        if not self.ends:
             return {}
-        schema, answer = self.steps.schema, self.answer
+        schema, answer = self.steps.schema, self.ends[-1].cells
         weights = schema.weights(self.instance.explanation.costs)
-        gaps = schema.gaps(self.original, answer) * weights
+        efforts = schema.change_efforts(self.original, answer, weights)
         changed = schema.changed(self.original, answer)
-        order = np.argsort(-gaps, kind="stable").tolist()
-        return {i: float(gaps[i] / (gaps.sum() or 1.0)) for i in order if changed[i]}
+        order = np.argsort(-efforts, kind="stable").tolist()
+        return {i: float(efforts[i] / (efforts.sum() or 1.0)) for i in order if changed[i]}
 
 
-def _answer(instance: InstanceExplanation) -> tuple[Floats, Any, float] | tuple[()]:
-    """Returns the best counterfactual's row, or the nearest's, its label and the probability.
+def _answers(instance: InstanceExplanation) -> tuple[Answer, ...]:
+    """Returns both ends of the best counterfactual, or the nearest; none where none was computed.
 
-    Nothing is returned where neither was computed.
+    The ends are one answer where they are the same.
     """
-    whole = instance.explanation
-    for pick in ("best", "nearest"):
-        if pick in whole.minimal:
-            rows = whole.minimal[pick]
-            ok = (rows.instance == instance.position) & (rows.rank == 0) & rows.ok
-            if ok.any():
-                label = rows.label[ok][0] if instance.target is None else instance.target
-                return rows.cells[ok][0], label, float(rows.probability[ok][0])
-    return ()
+    found = {
+        name: rows.where((rows.instance == instance.position) & (rows.rank == 0) & rows.ok)
+        for name, rows in instance.explanation.minimal.items()
+    }
+    found = {name: rows for name, rows in found.items() if len(rows)}
+    titles = {"best" if "best" in found else "nearest": "best answer"}
+    if {"enough", "best"} <= found.keys():
+        ends = found["enough"].cells, found["best"].cells
+        if instance.explanation.schema.differs(*ends).any():
+            titles = {"enough": "just enough", "best": "safe"}
+    return tuple(
+        Answer(
+            title,
+            rows.cells[0],
+            rows.label[0] if instance.target is None else instance.target,
+            float(rows.probability[0]),
+        )
+        for title, rows in ((titles[name], found[name]) for name in titles if name in found)
+    )
 
 
 @rc_context(style.LITERAL)
@@ -149,9 +173,9 @@ def path(
 ) -> Axes:
     """Draws one instance's path: its changes, and the flip of the decision.
 
-    Each feature that changes has a line: its value in the instance, along the path, in the best
-    counterfactual, at the flip, and at the endpoint. The changes of the best counterfactual come
-    first, each with a bar for its share of the whole distance, which tells hard ones from easy
+    Each feature that changes has a line: its value in the instance, along the path, at both ends of
+    the best counterfactual, at the flip, and at the endpoint. The changes of that counterfactual
+    come first, each with a bar for its share of the whole effort, which tells hard ones from easy
     ones. The others, which need not change, are pale. The uppermost lines show the decision itself
     and, where it is known, the probability of the target. A path of images is a strip of images.
 
@@ -187,11 +211,12 @@ def path(
     lines = 1 + has_probability + len(shown) + DIVIDER * len(titles)
     lines += ABOVE_NOTES + NOTE * len(notes)
     if ax is None:
-        _, ax = plt.subplots(figsize=(9.6, 0.95 + 0.4 * lines), layout="constrained")
+        size = (0.096 * _width(drawn), 0.95 + 0.4 * lines)
+        _, ax = plt.subplots(figsize=size, layout="constrained")
     style.frame(ax, None)
-    ax.set_xlim(0, 100)
+    ax.set_xlim(0, _width(drawn))
     ax.set_ylim(lines, -1.0)
-    table = _PathTable(drawn, ax)
+    table = _PathTable(drawn, ax, _columns(drawn))
     table.headings()
     table.decision()
     if has_probability:
@@ -206,12 +231,46 @@ def path(
     return ax
 
 
-# Left ends of the columns of the table, in hundredths of its width; BEFORE is aligned right.
-NAME, BEFORE, LEFT, ANSWER, FLIP, END = 0.0, 30.0, 32.5, 60.0, 74.0, 87.5
+# Left ends of the columns of the table; BEFORE is aligned right. Values follow the path, each a
+# column of width VALUE: the ends of the answer, at the flip, at the end.
+NAME, BEFORE, LEFT, ANSWER, FLIP, VALUE = 0.0, 30.0, 32.5, 60.0, 73.75, 13.75
 GAP = 2.5  # between the path and the column after it
 ABOVE_NOTES, NOTE = 0.6, 0.5  # lines of the table above notes, and that a note takes
 DIVIDER = 0.6  # lines that a heading between groups takes
 IMAGES = 11  # of a strip, beside that of the flip
+
+
+class _Column(NamedTuple):
+    """A column of values: a row of the path, or an answer."""
+
+    x: float
+    title: str
+    cells: Floats
+    code: int  # of the label
+    probability: float
+    look: dict[str, Any]
+
+
+def _width(drawn: DrawnPath) -> float:
+    """Returns the width of the table: 100 with one answer or none."""
+    return FLIP + VALUE * (1 + max(1, len(drawn.ends))) - 1.25
+
+
+def _columns(drawn: DrawnPath) -> list[_Column]:
+    """Returns the columns of values; those of the answer, or else of the flip, are bold."""
+    steps, bold = drawn.steps, {"weight": "bold"}
+    rows = [
+        (end.title, end.cells, drawn.code(end.label), end.probability, bold) for end in drawn.ends
+    ]
+    flip = "at the flip" if drawn.flips else "closest found"
+    for title, step, look in (
+        (flip, drawn.first, {"color": SOFT} if rows else bold),
+        ("at the end", -1, {"color": SOFT}),
+    ):
+        code = drawn.code(steps.label[step] if steps.valid[step] else None)
+        rows.append((title, steps.cells[step], code, float(steps.probability[step]), look))
+    first = ANSWER if drawn.ends else FLIP
+    return [_Column(first + VALUE * k, *row) for k, row in enumerate(rows)]
 
 
 @dataclass
@@ -220,12 +279,13 @@ class _PathTable:
 
     drawn: DrawnPath
     ax: Axes
+    columns: list[_Column]
     y: float = -1.0
 
     @property
     def right(self) -> float:
         """The place of the end of the path on the table."""
-        return (FLIP if self.drawn.answer is None else ANSWER) - GAP
+        return self.columns[0].x - GAP
 
     def x(self, tau: Any) -> Any:
         """Returns the place of a share of the path on the table."""
@@ -239,17 +299,9 @@ class _PathTable:
         soft = {"color": SOFT, "fontsize": 8.5}
         self.write(BEFORE, "instance", **soft)
         self.write((LEFT + self.right) / 2, "along the path  →", ha="center", **soft)
-        flip = "at the flip" if self.drawn.flips else "closest found"
-        if self.drawn.answer is not None:
-            self.write(ANSWER, "best answer", weight="bold", fontsize=8.5)
-        self.write(FLIP, flip, **self.flip_look, fontsize=8.5)
-        self.write(END, "at the end", **soft)
+        for column in self.columns:
+            self.write(column.x, column.title, **column.look, fontsize=8.5)
         self.y += 1
-
-    @property
-    def flip_look(self) -> dict[str, Any]:
-        """The look of values at the flip: bold where they are the answer."""
-        return {"weight": "bold"} if self.drawn.answer is None else {"color": SOFT}
 
     def decision(self) -> None:
         """Draws the decision along the path as a band in the labels' colours."""
@@ -263,10 +315,7 @@ class _PathTable:
             name = "infeasible" if is_infeasible else str(labels[code])
             self.inside(begin, end, name, color="white", weight="bold")
         self.write(NAME, "decision", weight="bold")
-        places = [(BEFORE, drawn.code(None)), (FLIP, codes[drawn.first]), (END, codes[-1])]
-        if drawn.answer is not None:
-            places.append((ANSWER, drawn.code(drawn.answer_label)))
-        for x, code in places:
+        for x, code in ((BEFORE, drawn.code(None)), *((c.x, c.code) for c in self.columns)):
             name = shorten(str(labels[code]), 15 if x == BEFORE else 13)
             self.write(x, name, color=colour(code), weight="bold")
         self.y += 1
@@ -278,15 +327,16 @@ class _PathTable:
         self.background()
         self.area(known, 0.88 - 0.76 * values, 0.88, shade, 0.25)
         self.write(NAME, f"probability of {shorten(self.drawn.target, 12)}")
-        for place, step in ((BEFORE, 0), (FLIP, self.drawn.first), (END, -1)):
-            if known[step]:
-                self.write(place, f"{values[step]:.0%}", color=shade)
-        if not np.isnan(self.drawn.probability):
-            self.write(ANSWER, f"{self.drawn.probability:.0%}", color=shade, weight="bold")
+        for x, value, look in (
+            (BEFORE, values[0], {}),
+            *((column.x, column.probability, column.look) for column in self.columns),
+        ):
+            if not np.isnan(value):
+                self.write(x, f"{value:.0%}", **{**look, "color": shade})
         self.y += 1
 
     def feature(self, i: int, shade: str, effort: float | None = None) -> None:
-        """Draws a feature in the instance, along the path, in the answer, at flip and end."""
+        """Draws a feature in the instance, along the path, and in each column."""
         feature, values = self.drawn.steps.schema.features[i], self.drawn.steps.cells[:, i]
         original = self.drawn.original[i]
         self.background()
@@ -296,12 +346,10 @@ class _PathTable:
             self.curve(values, original, shade)
         self.write(NAME, readable(feature.name))
         self.write(BEFORE, shorten(feature.text(original), 15))
-        if self.drawn.answer is not None:
-            self.value(ANSWER, feature, original, self.drawn.answer[i], weight="bold")
+        for column in self.columns:
+            self.value(column.x, feature, original, column.cells[i], **column.look)
         if effort is not None:
             self.effort(effort)
-        self.value(FLIP, feature, original, values[self.drawn.first], **self.flip_look)
-        self.value(END, feature, original, values[-1], color=SOFT)
         self.y += 1
 
     def value(self, x: float, feature: Feature, original: float, cell: float, **look: Any) -> None:
@@ -316,10 +364,10 @@ class _PathTable:
         self.write(x, arrow + shorten(feature.text(cell), 13 - len(arrow)), **look)
 
     def effort(self, share: float) -> None:
-        """Draws a bar under an answer's value, as long as its share of the distance."""
-        width = FLIP - ANSWER - GAP
+        """Draws a bar under the answer's safe value, as long as its share of the effort."""
+        width = VALUE - GAP
         for part, face in ((1.0, FAINT), (share, self.drawn.colours[1])):
-            place = (ANSWER, self.y + 0.86)
+            place = (self.columns[len(self.drawn.ends) - 1].x, self.y + 0.86)
             self.ax.add_patch(Rectangle(place, part * width, 0.08, color=face, lw=0))
 
     def curve(self, values: Floats, original: float, shade: str) -> None:
@@ -365,7 +413,7 @@ class _PathTable:
         if begin < flip < end:
             begin, end = (begin, flip) if flip - begin > end - flip else (flip, end)
         inches = self.ax.get_window_extent().width / self.ax.figure.dpi
-        room = inches * (self.x(end) - self.x(begin)) / 100
+        room = inches * (self.x(end) - self.x(begin)) / _width(self.drawn)
         if room >= 0.085 * len(text) + 0.1:
             look = {"ha": "center", "fontsize": 8.5, **look}
             self.write((self.x(begin) + self.x(end)) / 2, text, **look)
@@ -388,11 +436,10 @@ class _PathTable:
         drawn = self.drawn
         text = "No step of this path is valid and feasible; the closest one found is shown."
         if drawn.flips:
-            number = drawn.steps.prototype[0]
-            end = f"prototype {number}" if number >= 0 else "a sampled endpoint"
             text = (
-                f"Instance {shorten(str(drawn.instance.name), 24)}, on the path to {end}: the "
-                f"decision flips after {drawn.tau:.0%} of it, with {counted(changes, 'change')}"
+                f"Instance {shorten(str(drawn.instance.name), 24)}, on the path to prototype "
+                f"{drawn.steps.prototype[0]}: the decision flips after {drawn.tau:.0%} of it, with "
+                f"{counted(changes, 'change')}"
             )
             text += f". The best answer has {needed}." if needed else "."
         style.title(self.ax, drawn.title, pad=22)
@@ -410,8 +457,8 @@ def _notes(drawn: DrawnPath, hidden: int, needed: Mapping[int, float]) -> list[s
     meant = [schema.features[i] for i in needed if schema.features[i].description]
     notes += [shorten(f"{readable(f.name)}: {f.description}", 130) for f in meant[:3]]
     moved = schema.differs(drawn.original, drawn.steps.cells).any(axis=0)
-    if drawn.answer is not None:
-        moved |= schema.differs(drawn.original, drawn.answer)
+    for end in drawn.ends:
+        moved |= schema.differs(drawn.original, end.cells)
     derived, kept = np.flatnonzero(moved & ~schema.counted), np.flatnonzero(~moved)
     for words, columns in (("Follows from the others", derived), ("Unchanged throughout", kept)):
         names = ", ".join(readable(schema.names[i]) for i in columns)

@@ -88,9 +88,9 @@ _CHECKS = (
         essential=True,
     ),
     Threshold(
-        "unmarked", "instances with an unmarked way", "share", True, 0.5,
-        "Most rows of best lie at the edge or are unusual: fit with more rows, and look at mark "
-        "before acting on one.",
+        "unmarked", "instances with a way that keeps a margin", "share", True, 0.5,
+        "Most rows of best are so close to the decision boundary that a small difference turns the "
+        "label back: fit with more rows, and look at mark before acting on one.",
     ),
     Threshold(
         "survives", "survival of best under refits", "share", True, 0.8,

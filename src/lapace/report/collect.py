@@ -9,10 +9,9 @@ from functools import partial, reduce
 import numpy as np
 
 from lapace.arrays import Floats, Ints
-from lapace.classifier import Classifier
+from lapace.classifier import Classifier, query_rows
 from lapace.constraints import System
 from lapace.explainer.fit import Fitted
-from lapace.explainer.oracle import query_rows
 from lapace.explainer.problem import Search, make_problem
 from lapace.explainer.search import explain
 from lapace.explainer.top_up import mix_neighbours
@@ -94,6 +93,7 @@ def make_report(
         ~np.isin(status, ("infeasible", "malformed", "already_target")),
         {label: real[real_codes == k] for k, label in enumerate(labels)},
         random_state,
+        has_margins=fitted.survival.is_known,
         kept=partial(_share_kept, explanation.schema, refits) if refits else None,
         possible=(lambda rows: known.feasible(rows, rows)) if learned else None,
     )

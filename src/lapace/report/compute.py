@@ -28,6 +28,7 @@ LEVEL = 0.9  # confidence of every interval
 Z = 1.645  # the normal distribution's 95% quantile
 RESAMPLES = 400  # bootstrap samples
 STRANGE = 0.95  # a row less usual than this share of real rows is strange
+NO_MARGIN = "the classifier gives no odds, so no margin is known"
 MIN_ROWS = 20  # held-out rows, or real rows of a label, below which nothing is judged by them
 
 
@@ -127,15 +128,15 @@ class Judged(NamedTuple):
     Attributes:
         feasible: Whether the rules allow any row at all.
         answered: Whether it has a counterfactual.
-        unmarked: Whether one of its best rows has no mark.
-        survives: The share of held-out refits that keep the label of its first unmarked best row.
+        unmarked: Whether one of its best rows keeps a margin; None where no margin is known.
+        survives: The share of held-out refits that keep the label of its first such row.
         possible: Whether every row of nearest and best keeps what every training row does.
         usual: Whether one of its rows is as usual as real rows of the target.
     """
 
     feasible: Bools
     answered: Bools
-    unmarked: Bools
+    unmarked: Bools | None
     survives: Floats
     possible: Floats
     usual: Floats
@@ -156,7 +157,9 @@ class Judged(NamedTuple):
             share_check("answered", self.answered[some], none),
             share_check("valid", valid, none),
             share_check("usual", usual > 0, f"no label has {MIN_ROWS} real rows to compare with"),
-            share_check("unmarked", self.unmarked[some], none),
+            share_check("unmarked", self.unmarked[some], none)
+            if self.unmarked is not None
+            else Check(THRESHOLDS["unmarked"], None, reason=NO_MARGIN),
         ]
         if len(survives):
             count, mean_of = len(survives), lambda rows: float(survives[rows].mean())
@@ -173,6 +176,7 @@ def explained_parts(
     real: Mapping[Level, Floats],
     random_state: int,
     *,
+    has_margins: bool = True,
     kept: Callable[[Counterfactuals], Floats] | None = None,
     possible: Callable[[Floats], Bools] | None = None,
 ) -> tuple[tuple[ExplainedLabel, ...], list[Check]]:
@@ -187,12 +191,14 @@ def explained_parts(
         feasible: Whether the rules allow any row at all, for each instance.
         real: Training rows of every label, in the labels' order.
         random_state: Seed of samples.
+        has_margins: Whether the margin of rows is known: not of a classifier of labels alone.
         kept: Returns, for rows of `best`, the share of held-out refits that keep their label.
         possible: Returns whether rows keep what every training row does, rule or not.
     """
     schema, by_target = nearest.schema, []
     count = len(targets)
-    unmarked = best.where(best.ok & (best.mark == ""))
+    keeps_margin = np.array(["edge" not in str(mark) for mark in best.mark], dtype=bool)
+    unmarked = best.where(best.ok & keeps_margin)
     survives, keeps, usual = np.full((3, count), np.nan)
     if kept is not None:
         first = unmarked.where(unmarked.rank == 0)
@@ -202,7 +208,8 @@ def explained_parts(
         keeps[both.instance] = 1.0
         keeps[both.instance[~possible(both.cells)]] = 0.0
     answered, has_way = (np.isin(np.arange(count), rows.instance) for rows in (nearest, unmarked))
-    judged = Judged(feasible, answered, has_way, survives, keeps, usual)
+    margin = has_way if has_margins else None
+    judged = Judged(feasible, answered, margin, survives, keeps, usual)
     for k, (label, rows) in enumerate(real.items()):
         own = targets == k
         tried = feasible & own

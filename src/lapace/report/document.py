@@ -146,7 +146,7 @@ class Report:
         parts = [f"{verdict} for {', '.join(by)}" for verdict, by in by_verdict.items()]
         verdict = "; ".join(parts) if len(parts) > 1 else self.verdict
         missing = sum(c.verdict == "not measured" for c in self.checks)
-        more = f", {missing} not measured: too few rows" if missing else ""
+        more = f", {missing} not measured" if missing else ""
         return f"Report on the explanations: {verdict}. {count} checks pass{more}."
 
     @property

@@ -322,6 +322,8 @@ def _check(document: ExplanationDocument) -> None:
     template = document.template
     if sorted(template.names) != sorted(names) or len(template.dtypes) != len(names):
         raise ValueError("template does not have the columns of the schema")
+    costs = document.options.costs or {}
+    document.schema.weights({name: cost for name, cost in costs.items() if cost is not None})
     if not isinstance(picks, list) or not all(pick in PICKS for pick in picks):
         raise ValueError(f"options.search.picks is {picks!r}; there are {', '.join(PICKS)}")
     n_best = search.get("n_best", 1)
@@ -334,6 +336,8 @@ def _check(document: ExplanationDocument) -> None:
     on_path = [pick for pick in picks if pick not in MINIMAL]
     if any(not 0 <= path.picks.get(p, -1) < len(path.steps) for path in paths for p in on_path):
         raise ValueError("a pick is no step of its path")
+    if any(len(one.best or ()) != len(one.enough or ()) for one in instances):
+        raise ValueError("a way of best lacks one of its ends")
     relaxed = [one.why_not.row for one in instances if one.why_not and one.why_not.row is not None]
     if any(sorted(row) != sorted(names) for row in relaxed):
         raise ValueError("a why_not does not have the columns of the schema")

@@ -287,6 +287,9 @@ class Explanation:
         columns = {name: getattr(self, name)[paths, steps] for name in STEP}
         labels = np.array([*self.labels, None], dtype=object)
         columns.update(label=labels[columns.pop("predicted")], valid=columns["valid"] == 1)
+        costs = {name: cost for name, cost in (self.costs or {}).items() if cost < np.inf}
+        originals = self.instances[self.instance[paths]]
+        columns["effort"] = self.schema.effort(originals, columns["cells"], costs)
         return Counterfactuals.of(
             self.schema,
             self.instances,
@@ -375,7 +378,7 @@ class InstanceExplanation:
         return record(self.explanation.schema, self.explanation.instances[self.position])
 
     def nearest(self) -> Counterfactuals:
-        """Returns the closest ok row found, made minimal; see `Explanation.nearest`."""
+        """Returns the ok row of least effort, made minimal; see `Explanation.nearest`."""
         return self._alone.nearest()
 
     def best(self, k: int | None = None, *, end: End = "safe") -> Counterfactuals:

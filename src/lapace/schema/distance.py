@@ -4,8 +4,8 @@ The distance is a sum over the columns. A number counts by the share of the trai
 change passes, and at least by its change over the usual range: neither a long tail nor an empty
 stretch is free. A change of category counts 1, missing against present 1, a derived column nothing.
 
-The effort of a counterfactual is its distance from its instance and a charge for each change:
-people prefer few changes. Between two rows there is only distance.
+The effort of a counterfactual is its distance from its instance and a charge for each change: few
+changes are preferred. Between two rows there is only distance.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Distance:
         self.numeric = np.array([f.numeric for f in features], dtype=bool)
         self.counted: Bools = np.array([f.derived is None for f in features], dtype=bool)
         self.spans = np.array([f.span if f.numeric else 1.0 for f in features])
-        self._widths = self.spans.copy()  # what a change is counted over, beside ranks
+        self.widths = self.spans.copy()  # what a change is counted over, beside ranks
         self._low = np.array([f.lower if f.numeric else 0.0 for f in features])
         self._high = self._low.copy()  # beyond them a coordinate grows by the change over the width
         self._ranks: list[tuple[int, Floats, Floats]] = []
         for i, feature in enumerate(features):
             if feature.ranks[0]:
                 values, ranks = map(np.array, feature.ranks)
-                self._widths[i] = feature.usual or feature.span
-                rises = np.maximum(np.diff(ranks), np.diff(values) / self._widths[i])
+                self.widths[i] = feature.usual or feature.span
+                rises = np.maximum(np.diff(ranks), np.diff(values) / self.widths[i])
                 self._ranks.append((i, values, ranks[0] + np.cumsum([0.0, *rises])))
                 self._low[i], self._high[i] = values[0], values[-1]
         # The first code without a place in an order: 0 for categories.
@@ -70,7 +70,7 @@ class Distance:
         value to the next a coordinate rises by the share of the rows passed or by the change over
         the usual range, whichever is more. Categories keep their codes, and missing stays NaN.
         """
-        coordinates: Floats = (cells - np.clip(cells, self._low, self._high)) / self._widths
+        coordinates: Floats = (cells - np.clip(cells, self._low, self._high)) / self.widths
         for i, values, places in self._ranks if cells.size else ():
             coordinates[..., i] += np.interp(cells[..., i], values, places)
         return coordinates

@@ -81,7 +81,7 @@ class Schema:
         [('age', 'continuous'), ('home', 'binary')]
         >>> first, second = schema.cells(instances[:1]), schema.cells(instances[1:2])
         >>> schema.distance(first, second).round(3).tolist()
-        [1.021]
+        [1.022]
     """
 
     features: tuple[Feature, ...]

@@ -34,6 +34,7 @@ ABOUT = {  # columns of `Counterfactuals.about`
     "survival_low": pa.float64(),
     "survival_high": pa.float64(),
     "distance": pa.float64(),
+    "effort": pa.float64(),
     "changed": pa.int64(),
     "features": pa.string(),
     "mark": pa.string(),

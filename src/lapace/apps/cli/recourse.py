@@ -109,7 +109,7 @@ def explain(
                     bar("instances", start, count)
 
     output.put(
-        table=lambda: rendering.explanation_parts((one, rows) for one, rows, _ in picked()),
+        table=lambda: rendering.explanation_parts((one for one, _, _ in picked()), pick),
         frames=lambda: (rendering.comparison_frame(rows, start) for _, rows, start in picked()),
         values=lambda: next(one for one, _, _ in list(picked())).to_json(),
         integers=rendering.whole_columns(explainer.schema_),

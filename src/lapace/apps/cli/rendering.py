@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from lapace.arrays import Floats
     from lapace.result import Counterfactuals, Explanation, InstanceExplanation
     from lapace.schema import Schema
 
@@ -21,6 +22,8 @@ MARKS = {
     "edge": "close to the decision boundary; a small difference could turn the prediction back.",
     "unusual": "hardly any training row of the target looks like that.",
 }
+ENDS = "before → enough … safe: the first just turns the decision, the second keeps a margin."
+UNSURE = "How close these are to the decision boundary is not known: there are no odds to tell."
 
 
 def grid(columns: Mapping[str, Sequence[Any]]) -> Table:
@@ -37,16 +40,17 @@ def grid(columns: Mapping[str, Sequence[Any]]) -> Table:
 # Explanations
 
 
-def explanation_parts(
-    explanations: Iterable[tuple[Explanation, Counterfactuals]],
-) -> Iterator[Any]:
+def explanation_parts(explanations: Iterable[Explanation], pick: str) -> Iterator[Any]:
     """Each instance without the target, with its counterfactuals or the reason why it has none.
 
     Args:
-        explanations: Each with a pick of its counterfactuals.
+        explanations: Explanations of some instances each.
+        pick: The counterfactuals that are shown: `best` with both ends, or another pick.
     """
-    count, marks = 0, set[str]()
-    for explanation, rows in explanations:
+    count, remarks = 0, set[str]()
+    for explanation in explanations:
+        rows = getattr(explanation, pick)()
+        enough = explanation.best(end="enough") if pick == "best" else rows
         for instance in explanation:
             count += instance.status != "already_target"
             if instance.status == "already_target" or count > INSTANCES:
@@ -55,15 +59,20 @@ def explanation_parts(
             if instance.status != "answered":
                 yield Padding(Text(instance.reason), (0, 0, 1, 2))
                 continue
-            ok_rows = rows.where((rows.instance == instance.position) & rows.ok)
-            marks.update(word for mark in ok_rows.mark for word in str(mark).split(", "))
+            chosen = (rows.instance == instance.position) & rows.ok
+            ok_rows, ends = rows.where(chosen), enough.where(chosen).cells
             for row in range(len(ok_rows)):
                 yield Padding(Text(_about(ok_rows, row), "italic"), (0, 0, 0, 2))
-                yield Padding(_changes(ok_rows, row), (0, 0, 1, 4))
+                yield Padding(_changes(ok_rows, row, ends[row]), (0, 0, 1, 4))
+                remarks.update(_marks(ok_rows, row))
+                if rows.schema.differs(ok_rows.cells[row], ends[row]).any():
+                    remarks.add(ENDS)
+                if "edge" in ok_rows.mark[row] and isnan(ok_rows.survival[row]):
+                    remarks.add(UNSURE)
     if count > INSTANCES:
         yield Text(f"… and {count - INSTANCES:,} more; -o OUT.csv or -o OUT.json has all.")
-    for mark in filter(marks.__contains__, MARKS):
-        yield Text(f"{mark}: {MARKS[mark]}", "italic")
+    said = {ENDS: ENDS, UNSURE: UNSURE, **{mark: f"{mark}: {MARKS[mark]}" for mark in MARKS}}
+    yield from (Text(text, "italic") for remark, text in said.items() if remark in remarks)
 
 
 def why_not_parts(explanation: Explanation, before: Sequence[str]) -> list[Any]:
@@ -97,24 +106,34 @@ def heading(instance: InstanceExplanation) -> Text:
 
 
 def _about(rows: Counterfactuals, row: int) -> str:
-    """Label, endpoint, probability, distance, density and mark of a counterfactual, where known."""
-    probability, density, number = rows.probability[row], rows.density[row], rows.prototype[row]
+    """Label, prototype, probability, effort, density and marks of a counterfactual, where known."""
+    probability, density, marks = rows.probability[row], rows.density[row], _marks(rows, row)
     parts = [f"{rows.label[row]}"]
-    if not isnan(rows.tau[row]):
-        parts.append(f"prototype {number}" if number >= 0 else f"sampled endpoint {-number}")
+    parts += [] if isnan(rows.tau[row]) else [f"prototype {rows.prototype[row]}"]
     parts += [] if isnan(probability) else [f"probability {probability:.2f}"]
-    parts.append(f"distance {rows.distance[row]:.2f}")
+    parts.append(f"effort {rows.effort[row]:.2f}")
     if not isnan(density):
         parts.append(f"{density:.0%} of training rows with that label are less typical")
-    parts += [f"mark: {rows.mark[row]}"] if rows.mark[row] else []
+    parts += [f"mark: {', '.join(marks)}"] if marks else []
     return ", ".join(parts)
 
 
-def _changes(rows: Counterfactuals, row: int) -> Table:
-    """The features that differ, before and after, the largest changes first."""
+def _marks(rows: Counterfactuals, row: int) -> list[str]:
+    """The marks of a counterfactual; for labels alone `edge` is said once, not of each row."""
+    marks = [mark for mark in str(rows.mark[row]).split(", ") if mark]
+    return [mark for mark in marks if mark != "edge" or not isnan(rows.survival[row])]
+
+
+def _changes(rows: Counterfactuals, row: int, enough: Floats | None = None) -> Table:
+    """The features that differ, before and after, the largest changes first.
+
+    Where the value that is just enough is another one, it comes before the safe value. It may be
+    the value before.
+    """
     import numpy as np
 
     schema, before, after = rows.schema, rows.instances[rows.instance[row]], rows.cells[row]
+    enough = after if enough is None else enough
     order = np.argsort(-schema.gaps(before, after), kind="stable")
     table = Table(box=None, show_header=False, pad_edge=False)
     for justify in ("left", "right", "left", "left"):
@@ -122,8 +141,8 @@ def _changes(rows: Counterfactuals, row: int) -> Table:
     for i in order[schema.differs(before, after)[order]].tolist():
         feature = schema.features[i]
         name = feature.name if schema.counted[i] else f"so {feature.name}"  # it is derived
-        cells = (name, feature.text(before[i]), "→", feature.text(after[i]))
-        table.add_row(*map(Text, cells))
+        ends = dict.fromkeys((feature.text(enough[i]), feature.text(after[i])))
+        table.add_row(*map(Text, (name, feature.text(before[i]), "→", " … ".join(ends))))
     return table
 
 

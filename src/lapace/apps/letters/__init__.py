@@ -16,10 +16,11 @@ wording     sentences on a way, or on why there is none
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date as Date  # noqa: N812  `date` is what the argument is called
 from functools import cached_property, partial
 from itertools import accumulate, count
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ class Way:
     notes: tuple[str, ...] = ()
     follows: tuple[Change, ...] = ()
     edge: bool = False
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether less than the safe values is just enough."""
+        return any(change.enough for change in self.changes + self.follows)
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,7 @@ class Letter:
         stays += [f"{limits}: {'; '.join(_listed(self.limits))}."] if self.limits else []
         contact = self.words.contact.rstrip(". ") or "The sender of this letter"
         sections = {
+            "Just enough": wording.ENDS if any(way.has_ends for way in self.ways) else "",
             "What stays": " ".join(stays),
             "The figures": self.figures,
             "What happens next": wording.next_steps(
@@ -186,17 +193,18 @@ def letter(
     whole = instance.explanation
     said = Words.of(words).checked(whole.labels, whole.schema.names)
     constraints = wording.constraints_of(whole)
-    rows = _ways(instance)
+    safe, enough = _ways(instance)
+    ways = tuple(_way(safe, enough, row, said) for row in range(len(safe)))
     return Letter(
         name=spelling(instance.name),
         label=said.label(instance.label),
         target="" if instance.target is None else said.label(instance.target),
         status=instance.status,
         reason=wording.reason(instance, said),
-        ways=_ways_of_a_page(tuple(_way(rows, row, said) for row in range(len(rows)))),
+        ways=_ways_of_a_page(ways),
         fixed=clauses.fixed(constraints, whole.schema, said),
         limits=clauses.limits(constraints, whole.schema, said),
-        figures=wording.figures(rows),
+        figures=wording.figures(safe),
         date=_day(date),
         words=said,
     )
@@ -220,22 +228,25 @@ def _day(date: Date | None) -> str:
     return f"{day.day} {day:%B %Y}"
 
 
-def _ways(instance: InstanceExplanation) -> Counterfactuals:
-    """Returns the counterfactuals that a letter shows: none where the search found none."""
-    rows = instance.best(WAYS)
-    return rows.where(rows.ok & (instance.status == "answered"))
+def _ways(instance: InstanceExplanation) -> tuple[Counterfactuals, Counterfactuals]:
+    """Returns both ends of the ways that a letter shows: none where the search found none."""
+    safe, enough = instance.best(WAYS), instance.best(WAYS, end="enough")
+    shown = safe.ok & (instance.status == "answered")
+    return safe.where(shown), enough.where(shown)
 
 
-def _way(rows: Counterfactuals, row: int, words: Words) -> Way:
-    before, after = rows.instances[rows.instance[row]], rows.cells[row]
-    own, derived = changes(rows.schema, before, after, words)
-    label, notes = words.label(rows.label[row]), wording.notes(rows, row, words)
-    return Way(own, label, notes, derived, edge="edge" in str(rows.mark[row]))
+def _way(safe: Counterfactuals, enough: Counterfactuals, row: int, words: Words) -> Way:
+    before, ends = safe.instances[safe.instance[row]], (safe.cells[row], enough.cells[row])
+    own, derived = changes(safe.schema, before, ends[0], words, ends[1])
+    way = Way(own, words.label(safe.label[row]), (), derived, bool(wording.at_edge(safe)[row]))
+    return replace(way, notes=wording.notes(safe, row, words, has_ends=way.has_ends))
 
 
 def _ways_of_a_page(ways: tuple[Way, ...]) -> tuple[Way, ...]:
     """Returns the first ways that a page has room for, at least one."""
-    lines = accumulate(len(way.changes + way.follows) + len(way.notes) for way in ways)
+    lines = accumulate(
+        len(way.changes + way.follows) + len(way.notes) + way.has_ends for way in ways
+    )
     return tuple(way for way, line in zip(ways, lines, strict=True) if line <= LINES) or ways[:1]
 
 
@@ -269,11 +280,17 @@ def annex(
         "annex.html.j2",
         name=spelling(instance.name),
         instance=instance,
-        rows=_ways(instance),
+        rows=_ways(instance)[0],
+        figure=_figure,
         picture=svg(plots.path(instance).figure) if drawable else "",
         date=_day(date),
         provenance=provenance or {},
     )
+
+
+def _figure(form: str, *values: float) -> str:
+    """Writes figures of the annex; a dash where one is not known."""
+    return "–" if any(map(isnan, values)) else form.format(*values)
 
 
 def write_letters(

@@ -8,12 +8,15 @@ import numpy as np
 
 from lapace.apps.letters.clauses import in_words
 from lapace.apps.letters.words import Words
+from lapace.arrays import Bools
 from lapace.constraints import Constraint, System, parse, parse_all
 from lapace.result import Counterfactuals, Explanation, InstanceExplanation, Move, WhyNot
+from lapace.schema import Feature
 from lapace.why_not.relaxation import joined
 
 __all__ = [
-    "NOTICE", "constraints_of", "figures", "needed_moves", "next_steps", "notes", "reason", "usual",
+    "ENDS", "NOTICE", "at_edge", "constraints_of", "figures", "needed_moves", "next_steps", "notes",
+    "reason", "usual",
 ]  # fmt: skip
 
 FAR = 0.5  # share of all cases between two values of a number from which that is a long way
@@ -23,6 +26,14 @@ FIGURES = (
     "The figures are about the system's answer: how sure it is of it, and how many later versions "
     "of the system, taught with newer cases, give the same one. They do not say how likely it is "
     "that you can make a change."
+)
+UNSURE = (
+    "The system says which answer it gives, and not how sure it is of it. So nobody can tell how "
+    "close to the line a way ends: a small difference could turn the answer back."
+)
+ENDS = (
+    "With the values that are just enough the answer only just changes, and a small difference "
+    "could turn it back. The safer values leave room for that."
 )
 NOTICE = (
     "This letter is advice on what could be changed. It is not the legal reason for any decision, "
@@ -35,19 +46,34 @@ NOTICE = (
 # Ways
 
 
-def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
+def at_edge(rows: Counterfactuals) -> Bools:
+    """Tells which rows are too close to the line to rely on; where nobody can tell, none is."""
+    edge = np.array(["edge" in str(mark) for mark in rows.mark], dtype=bool)
+    return edge & ~np.isnan(rows.survival)
+
+
+def notes(
+    rows: Counterfactuals, row: int, words: Words, *, has_ends: bool = False
+) -> tuple[str, ...]:
     """Says how sure a way is, now and in later versions; at the edge only that it is there.
 
     It also says where a way is unlike other cases, and where it is long.
+
+    Args:
+        rows: Ways, or the safe ends of ways.
+        row: Which of them.
+        words: What labels and columns are called.
+        has_ends: Whether the way has another end, with values that are just enough.
     """
     mark, share, sentences = str(rows.mark[row]), rows.survival[row], []
-    if "edge" in mark:
+    if at_edge(rows)[row]:
         sentences.append(
             "This way only just leads there. A small difference could turn the answer back, so do "
             "not rely on it."
         )
     else:
-        sure = f"The system is then {_percent(rows.probability[row])} sure of"
+        then = "With the safer values the system is" if has_ends else "The system is then"
+        sure = f"{then} {_percent(rows.probability[row])} sure of"
         often = f"About {100 * share:.0f} of 100" if share < 0.995 else "Nearly all"
         if not np.isnan(rows.probability[row]):
             sentences.append(f"{sure} “{words.label(rows.label[row])}”.")
@@ -55,22 +81,31 @@ def notes(rows: Counterfactuals, row: int, words: Words) -> tuple[str, ...]:
             sentences.append(f"{often} later versions of the system give the same answer.")
     said = (" ".join(sentences),) if sentences else ()
     rare = usual(rows.density[row], mark) == "very unusual"
-    before, features = rows.instances[rows.instance[row]], rows.schema.features
-    gaps = rows.schema.gaps(before, rows.cells[row])  # of a number: the share of cases in between
+    cells = rows.instances[rows.instance[row]].tolist(), rows.cells[row].tolist()
     far = [
         words.column(feature.name)
-        for feature, gap, cell in zip(features, gaps, before, strict=True)
-        if feature.kind == "continuous" and gap > FAR and not np.isnan(cell)
+        for feature, before, after in zip(rows.schema.features, *cells, strict=True)
+        if _share_between(feature, before, after) > FAR
     ]
-    long = "This is a long way: more than half of all cases lie between the two values of {}."
-    return said + (CAUTION,) * rare + (long.format(joined(far)),) * bool(far)
+    values = "today's and the safer value" if has_ends else "the two values"
+    long = f"This is a long way: more than half of all cases lie between {values} of {joined(far)}."
+    return said + (CAUTION,) * rare + (long,) * bool(far)
+
+
+def _share_between(feature: Feature, before: float, after: float) -> float:
+    """Returns the share of all cases between two values of a number; 0 where that is not known."""
+    values, percentiles = feature.ranks
+    if feature.kind != "continuous" or feature.derived or not values or np.isnan(before + after):
+        return 0.0
+    return float(abs(np.diff(np.interp([before, after], values, percentiles))[0]))
 
 
 def figures(rows: Counterfactuals) -> str:
-    """Says what the figures of some ways mean, in one sentence; empty where they have none."""
-    edge = np.array(["edge" in str(mark) for mark in rows.mark], dtype=bool)
+    """Says what the figures of some ways mean, or that there are none; empty where none is said."""
     unknown = np.isnan(rows.probability) & np.isnan(rows.survival)
-    return "" if (edge | unknown).all() else FIGURES
+    if (at_edge(rows) | unknown).all():
+        return UNSURE if unknown.any() else ""
+    return FIGURES
 
 
 def _percent(share: float) -> str:

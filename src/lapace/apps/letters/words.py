@@ -108,6 +108,7 @@ class Change:
         direction: `up`, `down`, or empty for a category.
         description: What the schema says of the column.
         column: The column's position in the schema.
+        enough: Its value where the answer just turns; empty where that is `after`.
     """
 
     name: str
@@ -116,14 +117,16 @@ class Change:
     direction: str
     description: str
     column: int
+    enough: str = ""
 
 
 def changes(
-    schema: Schema, before: Floats, after: Floats, words: Words
+    schema: Schema, before: Floats, after: Floats, words: Words, enough: Floats | None = None
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """Returns what differs between two rows, and which columns follow from that.
 
     Both begin with the largest change. A column that is computed from others follows from them.
+    With `enough`, the other end of a way, they say which values are just enough.
 
     Examples:
         >>> schema = Schema.infer([{"income": 10 * i, "home": "ab"[i % 2]} for i in range(99)])
@@ -141,7 +144,9 @@ def changes(
             comparable = feature.numeric and not np.isnan(before[i] + after[i])
             direction = ("up" if after[i] > before[i] else "down") if comparable else ""
             name = words.column(feature.name)
-            change = Change(name, *texts, direction, feature.description, i)
+            just = texts[1] if enough is None else value_text(feature, enough[i])
+            just = "" if just == texts[1] else just
+            change = Change(name, *texts, direction, feature.description, i, just)
             (own if feature.derived is None else derived).append(change)
     return tuple(own), tuple(derived)
 

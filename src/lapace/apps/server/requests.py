@@ -14,7 +14,14 @@ from typing import Annotated, Any, Literal, NoReturn, TypeAlias, get_args
 from anyio import fail_after
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -32,6 +39,7 @@ MAX_STEPS = 100  # steps of a path
 MAX_BEST = 10  # different ways for each instance
 MAX_QUERIES = 50_000  # rows the classifier may be queried about to find the reasons
 MAX_STARTS = 100  # rows a search starts from
+MAX_CANDIDATES = 1_000  # rows to be considered too, of all instances
 MAX_CELL = 1_000  # characters of a value: a response repeats it at every step of every path
 MAX_NUMBER = 1e100  # squares of such numbers, and their multiples of any unit, are finite
 DISCARDED = 8_000_000  # bytes of a body too large that are still read, so that 413 arrives
@@ -75,19 +83,25 @@ class ExplainRequest(RequestModel):
     costs: dict[str, float] = {}
     confidence: float | None = Field(None, gt=0, le=1)
     plausibility: float | None = Field(None, description="A share, from 0 to below 1.")
+    candidates: list[Json] = Field(
+        [],
+        max_length=MAX_CANDIDATES,
+        description="Rows to be considered too and made minimal, in the columns of the instances. "
+        "In each, `instance` is the id of the instance that it is for, or its position, from 0.",
+    )
     search: SearchSettings = Field(default_factory=SearchSettings.model_construct)
 
-    @field_validator("instances")
+    @field_validator("instances", "candidates")
     @classmethod
-    def _check_lengths(cls, instances: list[Json]) -> list[Json]:
-        for i, instance in enumerate(instances):
-            for name, value in instance.items():
+    def _check_lengths(cls, rows: list[Json], field: ValidationInfo) -> list[Json]:
+        for i, row in enumerate(rows):
+            for name, value in row.items():
                 if isinstance(value, str) and len(value) > MAX_CELL:
                     raise ValueError(
-                        f"instance {i} has {len(value):,} characters in column '{name[:80]}'; "
-                        f"send at most {MAX_CELL:,}"
+                        f"{str(field.field_name).removesuffix('s')} {i} has {len(value):,} "
+                        f"characters in column '{name[:80]}'; send at most {MAX_CELL:,}"
                     )
-        return instances
+        return rows
 
     def explain(self, explainer: Explainer) -> Explanation:
         """Calls `Explainer.explain` with what was requested."""
@@ -98,6 +112,7 @@ class ExplainRequest(RequestModel):
             costs=self.costs,
             confidence=self.confidence,
             plausibility=self.plausibility,
+            candidates=self.candidates or None,
             search=Search(**self.search.model_dump()),
         )
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lapace.apps.letters.wording import RARE, usual
+from lapace.apps.letters.wording import at_edge, usual
 from lapace.apps.letters.words import Change, changes
 from lapace.apps.workbench.columns import PLAIN, Json, form_value, place
 from lapace.arrays import Floats
@@ -25,12 +25,9 @@ __all__ = ["cards", "chosen_way", "name_of_way"]
 WAYS = 3
 NAMED = 3  # changes that a name lists
 STOPS = {
-    "nearest": ("Closest to today", "The smallest change that is enough."),
-    "best": (
-        "Recommended",
-        "The smallest change that is well past the line and looks like real cases.",
-    ),
-    "marked": ("Best found", "Nothing {} was found within your limits."),
+    "enough": ("Just enough", "The smallest change found that turns the decision."),
+    "best": ("Recommended", "The smallest change found that is well past the line."),
+    "edge": ("Best found", "Nothing safer was found within your limits."),
     "middle": ("Half-way", "Half-way to a typical case with this decision."),
     "last": ("End of the way", "A typical case with this decision."),
 }
@@ -56,14 +53,13 @@ def cards(explanation: Explanation, judge: Judge) -> Json:
         "cards": [],
     }
     if one.status == "answered":
-        best = explanation.best(WAYS)
-        best = best.where(best.ok)
-        owner = _owner_of_nearest(explanation, best)
+        best, enough = explanation.best(WAYS), explanation.best(WAYS, end="enough")
+        ends = best.where(best.ok), enough.where(best.ok)
         each = [
-            _card(explanation, best, row, path, judge, with_nearest=row == owner)
-            for row, path in enumerate(_paths(explanation, best))
+            _card(ends, row, [] if path is None else _path_stops(explanation, path, judge))
+            for row, path in enumerate(_paths(explanation, ends[0]))
         ]
-        shown["cards"] = sorted(each, key=lambda card: card["stops"][card["start"]]["distance"])
+        shown["cards"] = sorted(each, key=lambda card: card["stops"][card["start"]]["effort"])
     return shown
 
 
@@ -85,47 +81,34 @@ def _gap(explanation: Explanation, path: int, cells: Floats) -> float:
     return float(explanation.schema.distance(cells, steps).min())
 
 
-def _owner_of_nearest(explanation: Explanation, best: Counterfactuals) -> int:
-    """Returns the way that the nearest row is closest to, and so belongs to; -1 without one."""
-    nearest = explanation.nearest()
-    if not nearest.ok.any() or not len(best):
-        return -1
-    return int(explanation.schema.distance(nearest.cells[0], best.cells).argmin())
+def _card(ends: tuple[Counterfactuals, Counterfactuals], row: int, path_stops: list[Json]) -> Json:
+    """Returns one way: its safe end, what is just enough before it, and its path after it.
 
-
-def _card(
-    explanation: Explanation,
-    best: Counterfactuals,
-    row: int,
-    path: int | None,
-    judge: Judge,
-    *,
-    with_nearest: bool,
-) -> Json:
-    stops, nearest = [], explanation.nearest()
-    if with_nearest and not np.array_equal(nearest.cells[0], best.cells[row], equal_nan=True):
-        stops.append(_stop(nearest, 0, "nearest", *STOPS["nearest"]))
-    # What lies at the edge, or comes with a word of caution, is shown and not recommended.
-    edge, rare = "edge" in best.mark[row], bool(best.density[row] < RARE)
-    lacks = " or ".join(["safer"] * edge + ["more usual"] * rare)
-    name, meaning = STOPS["marked" if lacks else "best"]
-    advised = _stop(best, row, f"best{best.rank[row]}", name, meaning.format(lacks))
-    stops.append(advised)
-    if path is not None:
-        stops += _path_stops(explanation, path, judge)
-    if all(stop["chance"] is not None for stop in stops):
-        stops = _worth_showing(stops, advised)
-        stops[-1]["surest"] = len(stops) > 1 and not stops[-1]["edge"]
+    A stop that is less sure than the one before is left out, and one that changes the same.
+    """
+    safe, enough = ends
+    rank, known = safe.rank[row], not np.isnan(safe.survival[row])
+    # What lies at the edge is shown and not recommended; nor is it where nobody knows the edge.
+    name = "enough" if not known else "edge" if at_edge(safe)[row] else "best"
+    advised = _stop(safe, row, f"best{rank}", *STOPS[name], other_end=enough.cells[row])
+    first = _stop(enough, row, f"enough{rank}", *STOPS["enough"])
+    stops = [first, advised] if _goes_on(first, advised) else [advised]
+    for stop in path_stops:
+        if _goes_on(stops[-1], stop):
+            stops.append(stop)
+    stops[-1]["surest"] = len(stops) > 1 and known and not stops[-1]["edge"]
     return {"title": advised["title"], "start": stops.index(advised), "stops": stops}
 
 
-def _worth_showing(stops: list[Json], advised: Json) -> list[Json]:
-    """Returns the stops, from closest to surest, that no other stop beats in both."""
-    kept: list[Json] = []
-    for stop in sorted(stops, key=lambda stop: (stop["distance"], -stop["chance"])):
-        if stop is advised or not kept or stop["chance"] > max(s["chance"] for s in kept):
-            kept.append(stop)
-    return sorted(kept, key=lambda stop: (stop["chance"], stop["distance"]))
+def _goes_on(stop: Json, later: Json) -> bool:
+    """Tells whether a later stop changes something else and is as sure or surer.
+
+    How sure it is its survival says, or else its probability.
+    """
+    by = "chance" if None in (stop["keeps"], later["keeps"]) else "keeps"
+    is_less_sure = None not in (stop[by], later[by]) and later[by] < stop[by]
+    before, after = ([(c["f"], c["value"]) for c in s["changes"]] for s in (stop, later))
+    return before != after and not is_less_sure
 
 
 def _path_stops(explanation: Explanation, path: int, judge: Judge) -> list[Json]:
@@ -145,7 +128,15 @@ def _path_stops(explanation: Explanation, path: int, judge: Judge) -> list[Json]
     return stops
 
 
-def _stop(rows: Counterfactuals, row: int, key: str, name: str, meaning: str) -> Json:
+def _stop(
+    rows: Counterfactuals,
+    row: int,
+    key: str,
+    name: str,
+    meaning: str,
+    *,
+    other_end: Floats | None = None,
+) -> Json:
     before, after = rows.instances[rows.instance[row]], rows.cells[row]
     schema = rows.schema
     stop: Json = {
@@ -159,14 +150,16 @@ def _stop(rows: Counterfactuals, row: int, key: str, name: str, meaning: str) ->
         "keeps": _number(rows.survival[row]),
         "keepsLow": _number(rows.survival_low[row]),
         "keepsHigh": _number(rows.survival_high[row]),
-        "edge": "edge" in rows.mark[row],
-        "distance": _number(rows.distance[row], 3),
+        "edge": bool(at_edge(rows)[row]),
+        "effort": _number(rows.effort[row], 3),
     }
-    changes, follows = _changes(schema, before, after)
+    changes, follows = _changes(schema, before, after, other_end)
     return stop | {"changes": changes, "follows": follows}
 
 
-def _changes(schema: Schema, before: Floats, after: Floats) -> tuple[list[Json], list[Json]]:
+def _changes(
+    schema: Schema, before: Floats, after: Floats, enough: Floats | None
+) -> tuple[list[Json], list[Json]]:
     """Returns what differs, the largest change first, and what follows from it."""
 
     def described(change: Change) -> Json:
@@ -175,12 +168,13 @@ def _changes(schema: Schema, before: Floats, after: Floats) -> tuple[list[Json],
             "f": i,
             "before": change.before,
             "after": change.after,
+            "enough": change.enough,
             "value": form_value(feature, after[i]),
             "from": place(feature, before[i]),
             "to": place(feature, after[i]),
         }
 
-    own, derived = changes(schema, before, after, PLAIN)
+    own, derived = changes(schema, before, after, PLAIN, enough)
     return [described(change) for change in own], [described(change) for change in derived]
 
 
@@ -219,24 +213,25 @@ def _number(value: Any, digits: int = 4) -> float | None:
 def chosen_way(explanation: Explanation, key: str, judge: Judge) -> Explanation:
     """Returns the explanation with one stop of a dial as its only way, for a letter about it.
 
+    An end of a way brings the other end with it.
+
     Args:
         explanation: Of one instance, answered.
         key: Of the stop, as in its card.
         judge: Fills in what is not stored of the steps of a path.
     """
-    rows: Counterfactuals | None = None
-    if key == "nearest":
-        rows = explanation.nearest()
-    elif match := re.fullmatch(r"best(\d{1,2})", key):
-        best = explanation.best()
-        rows = best.where(best.rank == int(match[1]))
+    safe, enough = explanation.best(), explanation.best(end="enough")
+    if match := re.fullmatch(r"(?:best|enough)(\d{1,2})", key):
+        chosen = safe.rank == int(match[1])
+        safe, enough = safe.where(chosen), enough.where(chosen)
     elif match := re.fullmatch(r"path(\d{1,4}):(\d{1,4})", key):
-        path, step = int(match[1]), int(match[2])
-        if path < len(explanation.instance):
-            steps = explanation.all_steps(np.array([path]))
-            rows = steps.where(np.arange(len(steps)) == step)
-    if rows is None or not len(rows) or not rows.ok.all():
+        paths = np.flatnonzero(np.arange(len(explanation.instance)) == int(match[1]))
+        steps = explanation.all_steps(paths)
+        safe = enough = steps.where(np.arange(len(steps)) == int(match[2]))
+    if match is None or not len(safe) or not safe.ok.all():
         raise ValueError("There is no such way.")
-    rows = judge(rows) if key.startswith("path") else rows
-    only = replace(rows, rank=np.zeros(len(rows), dtype=np.int64))
-    return replace(explanation, minimal={**explanation.minimal, "best": only})
+    if key.startswith("path"):
+        safe = enough = judge(safe)
+    first = np.zeros(1, dtype=np.int64)
+    only = {"best": replace(safe, rank=first), "enough": replace(enough, rank=first)}
+    return replace(explanation, minimal={**explanation.minimal, **only})

@@ -32,6 +32,7 @@ export const Card = {
           <span class="what">{{ columns[change.f].label }}<template v-if="columns[change.f].help"> ·
             {{ columns[change.f].help }}</template></span>
           <span class="values"><span class="was">{{ change.before }}</span><span class="arrow" role="img" aria-label="to">→</span><strong>{{ change.after }}</strong></span>
+          <span v-if="change.enough" class="enough">Just enough: {{ change.enough === change.before ? "as today" : change.enough }}</span>
           <Scale :column="columns[change.f]" :from="change.from" :to="change.to"
                  :title="columns[change.f].label + ' among all cases: from ' + change.before + ' to ' + change.after" />
         </li>
@@ -42,8 +43,8 @@ export const Card = {
 
     <div class="figures">
       <dl class="sure">
-        <div v-if="now.distance"><dt>Effort</dt>
-          <dd><span class="meter"><span :style="{ width: 100 * now.distance / efforts.most + '%' }"></span></span>{{ effort }}</dd></div>
+        <div v-if="now.effort"><dt>Effort</dt>
+          <dd><span class="meter"><span :style="{ width: 100 * now.effort / efforts.most + '%' }"></span></span>{{ effort }}</dd></div>
         <div v-if="now.chance !== null"><dt>Chance</dt>
           <dd><span class="meter"><span :style="{ width: 100 * now.chance + '%' }"></span></span>
             {{ percent(now.chance) }}</dd></div>
@@ -72,13 +73,13 @@ export const Card = {
         keeps: null, usual: "", named: true, changes: [], follows: [], reached: false };
       return [today, ...this.card.stops.map((stop) => ({ ...stop, reached: true, named: !/^Step/.test(stop.name) }))];
     },
-    ordered() { return this.card.stops.every((stop) => stop.chance !== null); },
+    ordered() { return this.card.stops.every((stop) => (stop.keeps ?? stop.chance) !== null); },
     asked() {
       const count = this.now.changes.length;
       return count ? count + (count === 1 ? " change" : " changes") : "";
     },
     effort() {
-      const times = (this.now.distance / this.efforts.least).toFixed(1);
+      const times = (this.now.effort / this.efforts.least).toFixed(1);
       return times === "1.0" ? "the least" : times + "×";
     },
     just() { return this.now.reached && this.now.edge; },

@@ -75,7 +75,8 @@ export const Workbench = {
           <span v-if="cards.length" class="quiet">{{ cards.length === 1 ? "one way"
             : cards.length + " different ways, the easiest first" }}</span></h2>
         <p v-if="cards.length" class="help hint">{{ cards.length > 1 ? "Any one of them is enough. " : "" }}<template
-          v-if="cards[0].stops.length > 1">Move the slider to the right to change more and be safer.</template></p>
+          v-if="cards[0].stops.length > 1">Move the slider to the right to change more{{ unsure ? "" : " and be safer" }}. </template><template
+          v-if="unsure">How sure a decision would be is not known here: a small difference could turn it.</template></p>
         <p v-if="answer && stale" class="notice" role="note">{{ stale }} So this page does not show what you set last.
           <a :href="limitProblems.length ? '#limits' : '#you'">Correct it</a></p>
         <p v-if="failed" class="problem" role="alert">{{ failed }}
@@ -113,8 +114,9 @@ export const Workbench = {
                 @try="openWhatIf(card, i)" />
         </div>
         <details v-if="cards.length" class="more"><summary>What do these figures mean?</summary>
-          <dl class="words"><dt>Recommended</dt><dd>The smallest change that makes the decision clear and leads to a case like real ones.</dd>
-            <dt>Best found</dt><dd>Nothing within your limits is as clear or as usual as a recommended way.</dd>
+          <dl class="words"><dt>Just enough</dt><dd>The smallest change found that turns the decision.</dd>
+            <dt>Recommended</dt><dd>The smallest change found that makes the decision clear.</dd>
+            <dt>Best found</dt><dd>Nothing within your limits is as clear as a recommended way.</dd>
             <dt>Effort</dt><dd>How much changes, and how hard you said that is. 2× is twice the least on this page.</dd>
             <dt>Chance</dt><dd>How sure the decision would be. Above one half, it is the one you want.</dd>
             <dt>Likely to last</dt><dd>How likely it is that the decision stays the same when the system that decides is updated.</dd>
@@ -161,8 +163,11 @@ export const Workbench = {
     },
     decided() { return this.answer?.label && this.cards.length ? "Today: " + this.answer.label + "." : ""; },
     efforts() {
-      const all = this.cards.flatMap((card) => card.stops.map((stop) => stop.distance));
+      const all = this.cards.flatMap((card) => card.stops.map((stop) => stop.effort));
       return { least: Math.min(...all) || 1, most: Math.max(...all) || 1 };
+    },
+    unsure() {  // of labels alone nobody knows how close to the line they are
+      return this.cards.every((card) => card.stops.every((stop) => (stop.keeps ?? stop.chance) === null));
     },
     promised() {  // what the page shows first once it is loosened
       const card = this.why?.then?.cards[0];
@@ -313,7 +318,7 @@ export const Workbench = {
     },
     shown() {  // ways found for these details so far: one within a new limit must not vanish
       if (JSON.stringify(this.question?.row) !== JSON.stringify(this.row)) return [];
-      const stops = this.cards.flatMap((card) => card.stops.filter((stop) => /^(best|nearest)/.test(stop.key)));
+      const stops = this.cards.flatMap((card) => card.stops.filter((stop) => /^(best|enough)/.test(stop.key)));
       const ways = stops.map((stop) => Object.fromEntries(
         stop.changes.map((change) => [this.page.columns[change.f].name, change.value])));
       const every = [...ways, ...(this.question.shown ?? [])].map((way) => JSON.stringify(way));

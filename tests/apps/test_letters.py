@@ -401,7 +401,7 @@ def test_a_way_has_what_is_just_enough_and_what_is_safer():
         assert said in on_one_line(text)
 
 
-def test_of_labels_alone_the_letter_says_once_that_nobody_knows_the_edge():
+def test_of_labels_alone_the_letter_says_once_that_the_edge_is_not_known():
     sent = letters.letter(answered(), words=letters.Words(next_steps="Apply again."), date=DAY)
     assert sent.reliable
     assert {mark.split(",")[0] for mark in explanation().best().mark} == {"edge"}

@@ -227,8 +227,8 @@ def test_a_row_that_a_graph_cannot_take_is_refused_alone(tmp_path):
     schema = Schema.infer(table)
     cells = np.array([[10, 60], [np.nan, 50], [90, 70]])
     classifier = Classifier(load_classifier(path), schema, [0, 1])
-    codes, _, refused = query_rows(classifier, cells, schema, known_row=cells[:1])
-    assert codes.tolist() == [0, -1, 1]
+    found, refused = query_rows(classifier, cells, schema, known_row=cells[:1])
+    assert found.codes.tolist() == [0, -1, 1]
     assert "column 'a' has missing values" in refused[1]
 
 

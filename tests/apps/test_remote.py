@@ -298,10 +298,10 @@ def test_rows_that_a_service_refuses_are_found_and_the_others_answered(server):
     expected = np.flatnonzero(TABLE["b"][:40] == 5)
     answered = np.setdiff1d(np.arange(40), expected)
     known_row = CELLS[answered[:1]]
-    codes, _, refused = query_rows(classifier, CELLS[:40], SCHEMA, known_row=known_row)
+    found, refused = query_rows(classifier, CELLS[:40], SCHEMA, known_row=known_row)
     assert sorted(refused) == expected.tolist()
     assert all("responded with status 422: too cursed" in why for why in refused.values())
-    labels = np.array(["high", "low"])[codes]
+    labels = np.array(["high", "low"])[found.codes]
     assert (labels[answered] == np.array(EXPECTED)[answered]).all()
 
 

@@ -31,7 +31,7 @@ from lapace.schema import Feature, Schema
 
 __all__ = ["Accept", "MinimalRows", "find_minimal", "pull", "rounded", "settle", "undo"]
 
-SECTIONS = 3  # that a round cuts what is undecided into
+STRIDE = 1 / 3  # of what is undecided, that a round tries to take back beside a single step
 PART = 1 / 20  # of a number's change: what cannot go back alone in a minimal row
 TRIED, FIXED = 40, 2  # starts tried with a feature fixed, and those that are made minimal
 ROUND_SHARE = 0.01  # of the usual range: the largest step that numbers are rounded to
@@ -393,7 +393,7 @@ def _pulled(
 def _furthest(limit: Ints, tried: Callable[[Ints, Ints], Floats], accept: Accept) -> Ints:
     """Returns how far each row can go while it stays acceptable: from 0 to its limit.
 
-    Each round asks about several distances at once, which cut what is undecided into sections.
+    Each round asks about the next step, where most rows end, and about a third of what is left.
 
     Args:
         limit: The furthest each row may go; below 1 it stays.
@@ -401,10 +401,10 @@ def _furthest(limit: Ints, tried: Callable[[Ints, Ints], Floats], accept: Accept
         accept: Whether rows are acceptable.
     """
     far, most = np.zeros_like(limit), np.maximum(limit, 0)  # it can go so far; at most so far
-    shares = np.arange(1, SECTIONS + 1) / SECTIONS
+    shares = np.array([0.0, STRIDE])
     while len(undecided := np.flatnonzero(most > far)):
         width = (most - far)[undecided, None]
-        size = np.ceil(width * shares - 1e-9).astype(np.int64)
+        size = np.maximum(np.ceil(width * shares - 1e-9), 1).astype(np.int64)
         new = np.diff(size, prepend=0) > 0
         row, size = undecided[np.nonzero(new)[0]], (far[undecided, None] + size)[new]
         accepted = accept(tried(row, size), row)

@@ -28,7 +28,7 @@ FIGURES = (
     "that you can make a change."
 )
 UNSURE = (
-    "The system says which answer it gives, and not how sure it is of it. So nobody can tell how "
+    "The system says which answer it gives, and not how sure it is of it. So it is not known how "
     "close to the line a way ends: a small difference could turn the answer back."
 )
 ENDS = (
@@ -47,7 +47,7 @@ NOTICE = (
 
 
 def at_edge(rows: Counterfactuals) -> Bools:
-    """Tells which rows are too close to the line to rely on; where nobody can tell, none is."""
+    """Tells which rows are too close to the line to rely on; none where that is not known."""
     edge = np.array(["edge" in str(mark) for mark in rows.mark], dtype=bool)
     return edge & ~np.isnan(rows.survival)
 

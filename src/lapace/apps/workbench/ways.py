@@ -88,7 +88,7 @@ def _card(ends: tuple[Counterfactuals, Counterfactuals], row: int, path_stops: l
     """
     safe, enough = ends
     rank, known = safe.rank[row], not np.isnan(safe.survival[row])
-    # What lies at the edge is shown and not recommended; nor is it where nobody knows the edge.
+    # What lies at the edge is shown and not recommended; nor is it where the edge is not known.
     name = "enough" if not known else "edge" if at_edge(safe)[row] else "best"
     advised = _stop(safe, row, f"best{rank}", *STOPS[name], other_end=enough.cells[row])
     first = _stop(enough, row, f"enough{rank}", *STOPS["enough"])

@@ -166,7 +166,7 @@ export const Workbench = {
       const all = this.cards.flatMap((card) => card.stops.map((stop) => stop.effort));
       return { least: Math.min(...all) || 1, most: Math.max(...all) || 1 };
     },
-    unsure() {  // of labels alone nobody knows how close to the line they are
+    unsure() {  // for labels alone it is not known how close to the line they are
       return this.cards.every((card) => card.stops.every((stop) => (stop.keeps ?? stop.chance) === null));
     },
     promised() {  // what the page shows first once it is loosened

@@ -474,7 +474,7 @@ def _replaced(
 
 
 # ------------------------------------------------------------------------------------------------
-# Numbers a person would say
+# Rounded numbers
 
 
 def rounded(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -19,6 +21,8 @@ from lapace.schema.expressions import Expression, parse
 from lapace.schema.features import Feature, column_error, on_lattice
 
 __all__ = ["Derivation", "DerivedColumns"]
+
+MOST_DECIMALS = 15  # places after the point that a float may have
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +54,17 @@ class Derivation:
         if self.feature.kind != "continuous":
             codes = {level: float(code) for code, level in enumerate(self.feature.levels)}
             return np.array([codes.get(v, np.nan) for v in values.tolist()], dtype=np.float64)
-        numbers = np.where(np.isfinite(values), values, np.nan)
-        return on_lattice(numbers, self.feature.resolution if rounded else 0.0)
+        numbers: Floats = np.where(np.isfinite(values), values, np.nan)
+        if self.feature.resolution or not rounded:
+            return on_lattice(numbers, self.feature.resolution if rounded else 0.0)
+        return numbers.round(self._decimals)
+
+    @cached_property
+    def _decimals(self) -> int:
+        """The most places after the point that the training values have."""
+        exact = (Decimal(repr(value)).normalize() for value in self.feature.ranks[0])
+        places = [-int(value.as_tuple().exponent) for value in exact] or [MOST_DECIMALS]
+        return max(0, *places)
 
 
 def _as_numbers(feature: Feature, cells: Floats) -> Floats:

@@ -179,7 +179,7 @@ def describing_routes(explainer: Explainer) -> APIRouter:
     router = APIRouter(responses=ERRORS)
     features = explainer.schema_.to_json()["features"]
     for feature in features:  # values and counts of training rows stay private
-        del feature["ranks"], feature["knots"], feature["histogram"]
+        del feature["ranks"], feature["usual"], feature["knots"], feature["histogram"]
     labels, rules = list(explainer.classes_), list(map(str, explainer.fitted_.rules))
     described = {"labels": labels, "rules": rules, "features": features}
     fit_report = explainer.report_.to_json()

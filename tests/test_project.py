@@ -445,7 +445,6 @@ def test_research_settings_are_in_a_section_of_their_own():
 def test_the_numbers_on_the_page_of_the_method_are_the_codes():
     """Of `docs/understand/method.md`: whoever changes one here changes the page."""
     from lapace.categories import SMOOTHING
-    from lapace.explainer import minimal
     from lapace.explainer.correction import ETA, N_CORRECT
     from lapace.explainer.fit import EMPHASIS, SAMPLES
     from lapace.explainer.minimal import ALIKE, PART, ROUND_SHARE, UNUSUAL, UNUSUAL_PRICE
@@ -460,7 +459,7 @@ def test_the_numbers_on_the_page_of_the_method_are_the_codes():
     assert (SPIKE, FLOOR, UNUSUAL, SMOOTHING) == (0.01, 0.5, 0.05, 0.1)
     assert (SPREAD, PER_GAUSSIAN, GAUSSIANS, NOISE, EMPHASIS) == (0.5, 25, 20, 0.5, 1.5)
     assert (CHARGE, ALIKE, UNUSUAL_PRICE, LIKELY) == (0.2, 1.05, 1.5, 0.95)
-    assert (SAMPLES, PART, ROUND_SHARE, minimal.SECTIONS) == (4_000, 1 / 20, 0.01, 5)
+    assert (SAMPLES, PART, ROUND_SHARE) == (4_000, 1 / 20, 0.01)
     assert (ETA, N_CORRECT) == (0.1, 50)
     assert (PAPER.heads, PAPER.follows_paper, PAPER.weights) == ("sigmoid", True, (0.1, 0.1, 1))
     assert (PAPER.hidden, PAPER.batch, PAPER.rate) == (512, 1024, 1e-3)

@@ -1,8 +1,8 @@
 """The explainer: `fit` learns from what a classifier predicts, `explain` searches latent paths.
 
 The data flows one way: `estimator` (what users call) → `fit` → `problem` (instances read and
-labelled, constraints bound) → `search` (Algorithm 1 from `endpoints`, then `minimal` rows, judged
-by the `oracle`) → `assemble`, which makes the `Explanation`.
+labelled, constraints bound) → `search` (Algorithm 1, `starts`, then `minimal` rows, judged by the
+`oracle`) → `assemble`, which makes the `Explanation`.
 """
 
 from lapace.explainer import storage

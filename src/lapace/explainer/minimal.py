@@ -92,12 +92,13 @@ def find_minimal(
     plain = starts
     if "nearest" not in picks:
         plain = take_rows(starts, ~np.isin(starts.instance, sure.instance))
-    both = [plain.least_effort(count), sure.least_effort(count, margin=True)]
+    price = made.price(sure.steps.cells, sure.instance)
+    both = [plain.cheapest(count, plain.effort), sure.cheapest(count, price, margin=True)]
     rows = made.minimal(join_rows(both))
     # Nothing that is known to be ok takes less effort than `nearest`: no start, no end of a way.
     known = [take_rows(rows, ~rows.margin)]
     if "nearest" in picks:
-        known.append(made.settled(made.less_effort(starts.least_effort(1), known[0])))
+        known.append(made.settled(made.less_effort(starts.cheapest(1, starts.effort), known[0])))
     results: dict[str, MinimalRows] = {}
     if "best" in picks:
         serves = rows.margin | ~np.isin(rows.instance, sure.instance)
@@ -217,17 +218,14 @@ class _Maker:
     def different(self, rows: InstanceRows, count: int | None = None) -> InstanceRows:
         """Returns the cheapest different ways of each instance: `n_best` at most, or `count`.
 
-        Rows that have to keep a margin, and those that have not, are chosen apart.
-
-        Effort counts half as much again below the floor. Among ways within a twentieth of the
-        cheapest, the one with fewer changes comes first, then the one that changes columns further
-        to the left. Two ways are different if neither changes all the features that the other
-        changes, or if they differ in a category.
+        Rows that have to keep a margin, and those that have not, are chosen apart. Among ways
+        within a twentieth of the cheapest, the one with fewer changes comes first, then the one
+        that changes columns further to the left. Two ways are different if neither changes all the
+        features that the other changes, or if they differ in a category.
         """
         schema, instance = self.problem.schema, rows.instance
         changed = schema.changed(self.problem.instances.cells[instance], rows.cells)
-        price = self.problem.efforts(rows.cells, instance)
-        price = price * np.where(self._density(rows) < UNUSUAL, UNUSUAL_PRICE, 1.0)
+        price = self.price(rows.cells, instance)
         # Fewest changes, then the columns furthest to the left.
         order = np.lexsort((price, *(~changed).T[::-1], changed.sum(axis=1)))
         tie, group = np.empty(len(order), dtype=np.int64), 2 * instance + rows.margin
@@ -247,13 +245,15 @@ class _Maker:
         every = np.concatenate(chosen)
         return take_rows(rows, every[np.argsort(group[every], kind="stable")])
 
-    def _density(self, rows: InstanceRows) -> Floats:
-        """Returns the share of the training rows of the label meant that are less dense."""
-        problem, label = self.problem, self.problem.instances.target_code[rows.instance]
+    def price(self, cells: Floats, instance: Ints) -> Floats:
+        """Returns the efforts of rows, half as much again below the floor of density."""
+        problem, label = self.problem, self.problem.instances.target_code[instance]
         if (label < 0).any():  # any other label: the one that the classifier gives
             known = np.ones(len(label), dtype=bool)
-            label = self.oracle.query(rows.cells, known, rows.instance).predicted
-        return problem.fitted.decoder.density(problem.schema, rows.cells, label)
+            label = self.oracle.query(cells, known, instance).predicted
+        density = problem.fitted.decoder.density(problem.schema, cells, label)
+        efforts = problem.efforts(cells, instance)
+        return efforts * np.where(density < UNUSUAL, UNUSUAL_PRICE, 1.0)
 
     def with_best_step(self, instance: Ints, paths: Paths) -> InstanceRows:
         """Returns the best step of the paths, ok or not, for instances that have no row."""

@@ -72,15 +72,16 @@ class Starts(NamedTuple):
         joined = join_rows(parts)
         return take_rows(joined, np.argsort(joined.instance, kind="stable"))
 
-    def least_effort(self, count: int, *, margin: bool = False) -> InstanceRows:
-        """Returns the rows of least effort for each instance and label, and all candidates.
+    def cheapest(self, count: int, price: Floats, *, margin: bool = False) -> InstanceRows:
+        """Returns the cheapest rows of each instance and label, and all candidates.
 
         Args:
             count: How many for each.
+            price: What each row costs.
             margin: Whether the rows that are made of them have to keep a margin.
         """
         label = self.steps.predicted
-        some = take_rows(self, np.lexsort((self.effort, self.candidate, label, self.instance)))
+        some = take_rows(self, np.lexsort((price, self.candidate, label, self.instance)))
         group = np.c_[some.instance, some.steps.predicted]
         group = np.unique(group, axis=0, return_inverse=True)[1].ravel()
         some = take_rows(some, some.candidate | (places_in_groups(group) < count))

@@ -116,7 +116,7 @@ class InstanceDocument(Document):
         why_not: The smallest relaxation, for an instance without a counterfactual, where it was
             requested.
         id: The identifier, where the table has one; an array where it has several parts.
-        nearest: The closest minimal row; absent where it was not computed.
+        nearest: The minimal row of least effort; absent where it was not computed.
         best: The safe ends of different ways to the target, cheapest first; absent where they were
             not computed.
         enough: The other ends of these ways, in the same order: what just turns the decision.

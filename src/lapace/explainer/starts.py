@@ -33,6 +33,7 @@ FINE = (
 ROUNDS = 12  # changes put together, at most
 BEYOND = 1.5  # times the odds that should suffice: no more changes are put together
 STAGES = 3  # times that growing begins again from its likeliest row, where nothing is ok
+WIDER = 200  # sampled rows tried for an instance where no other start keeps a margin
 BANNED = 3  # columns left out in turn, so that other ways are found
 CELLS = 4_000_000  # cells of grids held at once
 
@@ -102,9 +103,13 @@ def find_starts(
     """
     parts = [_starts_of_paths(paths, oracle)]
     if problem.schema.shape is None:  # of images only rows on a path are written well
-        parts.append(_sampled_starts(problem, instance, oracle))
+        parts.append(_sampled_starts(problem, instance, problem.search.n_starts, oracle))
         for part in batches(len(instance), CELLS, FINE * len(problem.schema.features)):
             parts += grown_starts(problem, instance[part], oracle)
+        if problem.asks_margin and "best" in problem.search.picks:
+            sure = np.concatenate([part.instance[part.margin] for part in parts])
+            rest = np.setdiff1d(instance, [*sure, *oracle.infeasible])
+            parts.append(_sampled_starts(problem, rest, WIDER, oracle))
     if candidates is not None:
         some = take_rows(candidates, np.isin(candidates.instance, instance))
         steps = oracle.evaluate(some.cells, some.instance)
@@ -112,9 +117,9 @@ def find_starts(
     return Starts.join(parts)
 
 
-def _sampled_starts(problem: Problem, instance: Ints, oracle: Oracle) -> Starts:
+def _sampled_starts(problem: Problem, instance: Ints, count: int, oracle: Oracle) -> Starts:
     """Finds the sampled rows of the target that are closest to instances."""
-    samples, instances, count = problem.fitted.samples, problem.instances, problem.search.n_starts
+    samples, instances = problem.fitted.samples, problem.instances
     pinned = problem.system.domains(instances.cells[instance]).pinned
     alike = np.c_[instances.label_code[instance], instances.target_code[instance], pinned]
     _, group = np.unique(alike, axis=0, return_inverse=True)

@@ -288,9 +288,8 @@ def test_ways_are_chosen_by_effort_then_fewer_changes_then_the_order_of_columns(
         weights=weights,
     )
     made = minimal._Maker(problem, None)
-    made._density = lambda some: np.where(is_dense(some.cells), 0.5, 0.01)
-    found = made.different(InstanceRows(rows, instance, margin))
-    price = problem.efforts(rows, instance) * np.where(is_dense(rows), 1.0, 1.5)
+    made.price = lambda cells, i: problem.efforts(cells, i) * np.where(is_dense(cells), 1.0, 1.5)
+    found, price = made.different(InstanceRows(rows, instance, margin)), made.price(rows, instance)
     changed = schema.changed(originals[instance], rows)
     words = schema.coding.categorical
     for i in range(3):

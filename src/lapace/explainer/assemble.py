@@ -11,8 +11,7 @@ import numpy as np
 from lapace.arrays import Bools, Floats, Ints
 from lapace.budget import BudgetError
 from lapace.constraints import Constraint, System
-from lapace.explainer.minimal import MinimalRows, marks
-from lapace.explainer.oracle import Oracle
+from lapace.explainer.minimal import MinimalRows
 from lapace.explainer.problem import Problem
 from lapace.explainer.starts import Paths
 from lapace.paths import join_rows
@@ -95,8 +94,7 @@ def with_rows(problem: Problem, explanation: Explanation, rows: MinimalRows) -> 
     for i in rows.instance.tolist():
         status[i], reason[i] = "answered", "No path leads there; a row off the paths does."
     explanation = replace(explanation, status=tuple(status), reason=tuple(reason))
-    mark = marks(Oracle(problem), rows.steps, rows.instance, rows.density)
-    added = _counterfactuals(problem, explanation, rows._replace(mark=mark))
+    added = _counterfactuals(problem, explanation, rows)
     minimal = {
         pick: others.where(~np.isin(others.instance, rows.instance)).joined(added)
         for pick, others in explanation.minimal.items()

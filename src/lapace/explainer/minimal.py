@@ -86,40 +86,37 @@ def find_minimal(
     Returns:
         The rows by name: `nearest`, `best` (the safe ends) and `enough` (the other ends).
     """
-    made, picks, count = _Maker(problem, oracle), problem.search.picks, problem.search.n_starts
+    maker, picks, count = _Maker(problem, oracle), problem.search.picks, problem.search.n_starts
     sure = take_rows(starts, starts.margin & problem.asks_margin & ("best" in picks))
     # Ways keep a margin where some start does; else they are minimal among all ok rows.
     plain = starts
     if "nearest" not in picks:
         plain = take_rows(starts, ~np.isin(starts.instance, sure.instance))
-    price = made.price(sure.steps.cells, sure.instance)
+    price = maker.price(sure.steps.cells, sure.instance, sure.steps.predicted)
     both = [plain.cheapest(count, plain.effort), sure.cheapest(count, price, margin=True)]
-    rows = made.minimal(join_rows(both))
-    # Nothing that is known to be ok takes less effort than `nearest`: no start, no end of a way.
-    known = [take_rows(rows, ~rows.margin)]
-    if "nearest" in picks:
-        known.append(made.settled(made.less_effort(starts.cheapest(1, starts.effort), known[0])))
+    rows = maker.minimal(join_rows(both))
+    known = [take_rows(rows, ~rows.margin)]  # ok rows, of which `nearest` takes the least effort
     results: dict[str, MinimalRows] = {}
     if "best" in picks:
-        serves = rows.margin | ~np.isin(rows.instance, sure.instance)
-        ways = take_rows(rows, serves)
+        ways = take_rows(rows, rows.margin | ~np.isin(rows.instance, sure.instance))
         if problem.schema.shape is None:
-            more = made.with_one_fixed(starts, made.different(ways))
-            ways = made.different(join_rows([ways, made.minimal(more)]))
-            ways = join_rows([ways, made.exchanged(ways)])
-        ways = made.different(ways)
-        enough = made.settled(ways._replace(margin=np.zeros_like(ways.margin)))
-        safe = made.made(rounded, ways)
+            more = maker.with_one_fixed(starts, maker.different(ways))
+            ways = maker.different(join_rows([ways, maker.minimal(more)]))
+            ways = join_rows([ways, maker.exchanged(ways)])
+        ways = maker.different(ways)
+        enough = maker.settled(ways._replace(margin=np.zeros_like(ways.margin)))
         known.append(enough)
-        enough = enough if problem.asks_margin else safe
-        lacking = made.with_best_step(np.setdiff1d(instance, safe.instance), paths)
-        results["best"], results["enough"] = made.evaluated(
+        safe = maker.made(rounded, ways)
+        # Where no margin is kept, the ends coincide.
+        enough = enough._replace(cells=np.where(ways.margin[:, None], enough.cells, safe.cells))
+        lacking = maker.with_best_step(np.setdiff1d(instance, safe.instance), paths)
+        results["best"], results["enough"] = maker.evaluated(
             [join_rows([end, lacking]) for end in (safe, enough)], paths
         )
     if "nearest" in picks:
-        nearest = made.least_effort(join_rows(known))
-        lacking = made.with_best_step(np.setdiff1d(instance, nearest.instance), paths)
-        results["nearest"] = made.evaluated([join_rows([nearest, lacking])], paths)[0]
+        nearest = maker.least_effort(join_rows(known))
+        lacking = maker.with_best_step(np.setdiff1d(instance, nearest.instance), paths)
+        results["nearest"] = maker.evaluated([join_rows([nearest, lacking])], paths)[0]
     return results
 
 
@@ -138,7 +135,8 @@ class _Maker:
         rows = self.made(undo, rows)
         spare = 1 + self.problem.search.n_best  # what is made smaller may be alike then
         least = self.least_effort(take_rows(rows, ~rows.margin))
-        return self.settled(join_rows([least, self.different(rows, spare)]))
+        rows = join_rows([least, self.different(rows, spare)])
+        return self.made(settle, self.made(pull, rows))
 
     def settled(self, rows: InstanceRows) -> InstanceRows:
         """Returns rows made minimal."""
@@ -208,13 +206,6 @@ class _Maker:
         effort = self.problem.efforts(rows.cells, rows.instance)
         return take_rows(rows, first_of_each(rows.instance, effort))
 
-    def less_effort(self, some: InstanceRows, others: InstanceRows) -> InstanceRows:
-        """Returns the rows that take less effort than every one of the others."""
-        least = np.full(len(self.problem.instances), np.inf)
-        np.minimum.at(least, others.instance, self.problem.efforts(others.cells, others.instance))
-        efforts = self.problem.efforts(some.cells, some.instance)
-        return take_rows(some, efforts < least[some.instance] - 1e-9)
-
     def different(self, rows: InstanceRows, count: int | None = None) -> InstanceRows:
         """Returns the cheapest different ways of each instance: `n_best` at most, or `count`.
 
@@ -245,27 +236,27 @@ class _Maker:
         every = np.concatenate(chosen)
         return take_rows(rows, every[np.argsort(group[every], kind="stable")])
 
-    def price(self, cells: Floats, instance: Ints) -> Floats:
+    def price(self, cells: Floats, instance: Ints, predicted: Ints | None = None) -> Floats:
         """Returns the efforts of rows, half as much again below the floor of density."""
         problem, label = self.problem, self.problem.instances.target_code[instance]
         if (label < 0).any():  # any other label: the one that the classifier gives
-            known = np.ones(len(label), dtype=bool)
-            label = self.oracle.query(cells, known, instance).predicted
+            if predicted is None:
+                known = np.ones(len(label), dtype=bool)
+                predicted = self.oracle.query(cells, known, instance).predicted
+            label = problem.instances.label_reached(predicted, instance)
         density = problem.fitted.decoder.density(problem.schema, cells, label)
         efforts = problem.efforts(cells, instance)
         return efforts * np.where(density < UNUSUAL, UNUSUAL_PRICE, 1.0)
 
     def with_best_step(self, instance: Ints, paths: Paths) -> InstanceRows:
-        """Returns the best step of the paths, ok or not, for instances that have no row."""
+        """Returns the likeliest step of the paths for instances that have no ok row."""
         path = np.flatnonzero(np.isin(paths["instance"], instance))
         originals = self.problem.instances.cells[paths["instance"][path]][:, None]
         differs = self.problem.schema.changed(originals, paths["cells"][path]).any(axis=2)
         row, step = np.nonzero(differs)
         path = path[row]
         owner, likely = paths["instance"][path], np.nan_to_num(paths["probability"][path, step])
-        feasible = paths["feasible"][path, step]
-        ok = (paths["valid"][path, step] == 1) & feasible
-        chosen = first_of_each(owner, ~ok, ~feasible, -likely)
+        chosen = first_of_each(owner, ~paths["feasible"][path, step], -likely)
         return InstanceRows.of(paths["cells"][path[chosen], step[chosen]], owner[chosen])
 
     def evaluated(self, picks: Sequence[InstanceRows], paths: Paths) -> list[MinimalRows]:
@@ -276,28 +267,19 @@ class _Maker:
         density = self.oracle.density(steps, instance)
         rank = np.concatenate([places_in_groups(rows.instance) for rows in picks])
         prototype = _closest_prototypes(self.problem, cells, instance, paths)
-        mark = marks(self.oracle, steps, instance, density)
+        words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
+        edge = ~self.oracle.has_margin(steps, instance)
+        mark = words[edge.astype(np.int64), (density < UNUSUAL).astype(np.int64)]
         every = MinimalRows(instance, rank, prototype, steps, density, mark)
         ends = np.cumsum([0, *(len(rows.instance) for rows in picks)])
         return [take_rows(every, np.arange(*pair)) for pair in pairwise(ends)]
 
 
-def marks(oracle: Oracle, steps: Steps, instance: Ints, density: Floats) -> NDArray[np.object_]:
-    """Returns what rows lack: `edge` without a margin, `unusual` below the floor, or both."""
-    words = np.array([["", "unusual"], ["edge", "edge, unusual"]], dtype=object)
-    edge = ~oracle.has_margin(steps, instance)
-    return words[edge.astype(np.int64), (density < UNUSUAL).astype(np.int64)]
-
-
 def _closest_prototypes(problem: Problem, cells: Floats, instance: Ints, paths: Paths) -> Ints:
-    """Returns the prototype of the path whose first ok step is closest to each row; -1 for none.
-
-    Steps of the grid are compared: whether `first` is refined depends on the picks.
-    """
+    """Returns the prototype of the path whose `first` is closest to each row; -1 for none."""
     prototype = np.full(len(instance), -1, dtype=np.int64)
     row, path = matches(instance, paths["instance"])
-    begin = np.where(paths["begin"] >= 0, paths["begin"], paths["first"])
-    firsts = paths["cells"][path, begin[path]]
+    firsts = paths["cells"][path, paths["first"][path]]
     distance = (problem.schema.gaps(cells[row], firsts) * problem.weights).sum(axis=1)
     chosen = first_of_each(row, distance)
     prototype[row[chosen]] = paths["prototype"][path[chosen]]
@@ -496,8 +478,10 @@ def rounded(
         here = cells[row, column]
         up, multiple = here > originals[row, column], here / step
         multiple = np.where(up, np.ceil(multiple - 1e-9), np.floor(multiple + 1e-9))
-        values = schema.lattice.of(column).snap(multiple * step)
-        inside = np.flatnonzero(np.isclose(values, multiple * step, rtol=1e-9, atol=0.0))
+        scale = 10.0 ** np.maximum(np.ceil(-np.log10(step) - 1e-9), 0.0)
+        wanted = np.rint(multiple * step * scale) / scale  # 17 * 0.1 is not 1.7
+        values = schema.lattice.of(column).snap(wanted)
+        inside = np.flatnonzero(np.isclose(values, wanted, rtol=1e-9, atol=0.0))
         row, column, values, step = row[inside], column[inside], values[inside], step[inside]
         tried = _replaced(schema, cells[row], originals[row], column, values)
         accepted = np.flatnonzero(accept(tried, row))

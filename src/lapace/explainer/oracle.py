@@ -66,27 +66,16 @@ class Oracle:
     def evaluate(self, cells: Floats, instance: Ints, tau: Floats | None = None) -> Steps:
         """Projects rows and queries the classifier about all of them.
 
-        Off the paths (without `tau`) a cell that does not differ from the instance's becomes it.
+        Off the paths (without `tau`) a cell that does not differ from the instance's becomes it,
+        where the row stays feasible.
         """
         cells, feasible = self.project(cells, instance)
-        steps = self.query(cells, feasible, instance, tau)
-        return steps if tau is not None else self.tidied(steps, instance)
-
-    def tidied(self, steps: Steps, instance: Ints) -> Steps:
-        """Returns rows with the instance's very value in cells that do not differ from it.
-
-        A row that is ok stays as it is where it would no longer be.
-        """
-        schema, originals = self.problem.schema, self.problem.instances.cells[instance]
-        same = schema.same_where_unchanged(steps.cells, originals)
-        moved = np.flatnonzero(rows_differ(same, steps.cells))
-        if not len(moved):
-            return steps
-        cells, instance = same[moved], instance[moved]
-        tidy = self.query(cells, self.problem.feasible(cells, instance), instance)
-        kept = np.flatnonzero(tidy.ok | ~steps.ok[moved])
-        steps.write(moved[kept], tidy.take(kept))
-        return steps
+        if tau is None:
+            originals = self.problem.instances.cells[instance]
+            same = self.problem.schema.same_where_unchanged(cells, originals)
+            kept = self.problem.feasible(same, instance) | ~feasible
+            cells = np.where(kept[:, None], same, cells)
+        return self.query(cells, feasible, instance, tau)
 
     def accepts(self, cells: Floats, instance: Ints, margin: Bools) -> Bools:
         """Whether rows are acceptable as they are; only feasible ones are queried.

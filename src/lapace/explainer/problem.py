@@ -60,7 +60,7 @@ class Search:
     steps: int = 20
     picks: tuple[str, ...] = PICKS
     n_best: int = 3
-    n_starts: int = 10
+    n_starts: int = 7
     stable: bool = True
     enforce: Literal["exact", "latent"] = "exact"
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from lapace.arrays import Bools, Floats, Ints, batches, first_of_each, places_in_groups
+from lapace.arrays import Bools, Floats, Ints, batches, distinct, first_of_each, places_in_groups
 from lapace.constraints import ChangeLimit
 from lapace.explainer.oracle import Oracle
 from lapace.explainer.problem import InstanceRows, Problem
-from lapace.paths import Steps, join_rows, take_rows
+from lapace.paths import Steps, join_rows, rows_differ, take_rows
 from lapace.schema import Feature
 from lapace.schema.distance import kneighbors
 
@@ -30,9 +30,9 @@ PARTS = 4  # that a stretch between two of them is cut into; odds in between are
 FINE = (
     PARTS * (len(SHARES) - 1) + 1
 )  # values of a column on the grid; more categories are not tried
-ROUNDS = 12  # changes put together, at most
+ROUNDS = 12  # of putting one more change to a row, at most
 BEYOND = 1.5  # times the odds that should suffice: no more changes are put together
-STAGES = 3  # times that growing begins again from its likeliest row, where nothing is ok
+STAGES = 3  # times that rows are grown, from the second on from the likeliest row so far
 WIDER = 200  # sampled rows tried for an instance where no other start keeps a margin
 BANNED = 3  # columns left out in turn, so that other ways are found
 CELLS = 4_000_000  # cells of grids held at once
@@ -69,9 +69,11 @@ class Starts(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence[Starts]) -> Starts:
-        """Puts the rows of several sources together, by instance."""
+        """Puts the rows of several sources together, by instance, each row once."""
         joined = join_rows(parts)
-        return take_rows(joined, np.argsort(joined.instance, kind="stable"))
+        joined = take_rows(joined, np.lexsort((~joined.candidate, joined.instance)))
+        first, _ = distinct(np.c_[joined.instance, joined.steps.cells])
+        return take_rows(joined, np.sort(first))
 
     def cheapest(self, count: int, price: Floats, *, margin: bool = False) -> InstanceRows:
         """Returns the cheapest rows of each instance and label, and all candidates.
@@ -142,21 +144,25 @@ def _sampled_starts(problem: Problem, instance: Ints, count: int, oracle: Oracle
 
 
 def _starts_of_paths(paths: Paths, oracle: Oracle) -> Starts:
-    """Returns each path's first ok step, the first with a margin and the last; and the cheapest."""
+    """Returns each path's first ok step, the first with a margin, the last, and the cheapest."""
+    problem = oracle.problem
     path, step = np.nonzero(np.logical_and(paths["valid"] == 1, paths["feasible"]))
     rows = Steps(*(paths[name][path, step] for name in Steps._fields))
     instance = paths["instance"][path]
-    # The last two steps are the refined first and the midpoint, which depend on the picks.
-    grid = np.flatnonzero(step < paths["tau"].shape[1] - 2)
-    sure = grid[oracle.has_margin(rows.take(grid), instance[grid])]
+    sure = np.flatnonzero(oracle.has_margin(rows, instance))
     chosen = [
-        grid[first_of_each(path[grid], step[grid])],
-        sure[first_of_each(path[sure], step[sure])],
-        grid[first_of_each(path[grid], -step[grid])],
-        first_of_each(instance, oracle.problem.efforts(rows.cells, instance)),
+        first_of_each(path, rows.tau),
+        sure[first_of_each(path[sure], rows.tau[sure])],
+        first_of_each(path, -rows.tau),
+        first_of_each(instance, problem.efforts(rows.cells, instance)),
     ]
     some = np.unique(np.concatenate(chosen))
-    return Starts.of(oracle, oracle.tidied(rows.take(some), instance[some]), instance[some])
+    rows, instance = rows.take(some), instance[some]
+    originals = problem.instances.cells[instance]
+    same = problem.schema.same_where_unchanged(rows.cells, originals)
+    moved = np.flatnonzero(rows_differ(same, rows.cells))
+    rows.write(moved, oracle.evaluate(rows.cells[moved], instance[moved]))
+    return Starts.of(oracle, rows, instance)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -195,7 +201,7 @@ def grown_starts(problem: Problem, instance: Ints, oracle: Oracle) -> list[Start
         grid = grower.tried_alone(instance, base)
         row, cells, score = grower.put_together(grid)
         if not stage:
-            for margin in {False, asks_margin}:
+            for margin in sorted({False, asks_margin}):
                 again, banned = grower.columns_to_leave_out(grid, margin)
                 grower.put_together(take_rows(grid, again), banned)
         done = np.concatenate(
@@ -247,13 +253,14 @@ class _Grower:
         """
         gain = grid.gain if banned is None else np.where(banned[:, None], -np.inf, grid.gain)
         need = _needed(self.problem, grid.instance) - grid.score[:, None]
+        changed = self.problem.schema.changed(self._originals(grid.instance), grid.base)
         most = _most_changes(self.problem)
-        choices, row = _choices(gain, grid.effort, need, most)
+        choices, row = _choices(gain, grid.effort, need, changed, most)
         if most < gain.shape[2]:  # where changes are counted, those that raise the odds most
-            more, of = _choices(gain, np.ones_like(gain), need, most)
+            more, of = _choices(gain, np.ones_like(gain), need, changed, most)
             choices, row = np.concatenate([choices, more]), np.concatenate([row, of])
-        places = np.maximum(choices, 0)[:, None]
-        taken = np.take_along_axis(grid.values[row], places, axis=1)[:, 0]
+        columns = np.arange(gain.shape[2])
+        taken = grid.values[row[:, None], np.maximum(choices, 0), columns]
         cells = np.where(choices >= 0, taken, grid.base[row])
         steps = self._evaluated(cells, grid.instance[row])
         score = _scores(self.problem, steps, grid.instance[row])
@@ -290,7 +297,7 @@ class _Grower:
         return self.problem.instances.cells[instance]
 
     def _evaluated(self, cells: Floats, instance: Ints) -> Steps:
-        """Evaluates rows, and keeps those that are ok."""
+        """Evaluates rows, and collects those that are ok."""
         cells = self.problem.schema.derive(cells, self._originals(instance))
         steps = self.oracle.evaluate(cells, instance)
         self.found.append(Starts.of(self.oracle, steps, instance))
@@ -350,12 +357,11 @@ def _interpolated(values: Floats, gain: Floats, base: Floats) -> Floats:
 
 
 def _scores(problem: Problem, steps: Steps, instance: Ints) -> Floats:
-    """Returns rows' log-odds of the target; of labels alone, how far they resemble its rows."""
-    known, valid = ~np.isnan(steps.odds), steps.valid == 1
-    if known.any() or not len(instance):
-        other = problem.instances.target_code[instance] < 0  # the odds are the own label's then
-        return np.where(other & ~valid, -np.abs(steps.odds), steps.odds)
-    return _resemblance(problem, steps.cells, instance)
+    """Returns rows' log-odds of the target; of labels alone, how much they resemble its rows."""
+    if np.isnan(problem.fitted.survival.agreement):
+        return _resemblance(problem, steps.cells, instance)
+    other = problem.instances.target_code[instance] < 0  # the odds may be the own label's then
+    return np.where(other & (steps.valid != 1), -np.abs(steps.odds), steps.odds)
 
 
 def _resemblance(problem: Problem, cells: Floats, instance: Ints) -> Floats:
@@ -387,7 +393,9 @@ def _needed(problem: Problem, instance: Ints) -> Floats:
     return np.stack([zero, survival.margin_odds(codes)], axis=1)
 
 
-def _choices(gain: Floats, effort: Floats, need: Floats, most: int) -> tuple[Ints, Ints]:
+def _choices(
+    gain: Floats, effort: Floats, need: Floats, changed: Bools, most: int
+) -> tuple[Ints, Ints]:
     """Puts single changes together, those first whose gain is largest for their effort.
 
     Gains are taken to add up. Each round has the changes so far, and these with the one cheapest
@@ -397,6 +405,7 @@ def _choices(gain: Floats, effort: Floats, need: Floats, most: int) -> tuple[Int
         gain: What each change gains, (n, FINE, d); -inf where it is not to be made.
         effort: The effort of each.
         need: How much has to be gained, (n, 2); NaN where that is not known.
+        changed: The changes that rows have already, (n, d).
         most: How many changes a row may have.
 
     Returns:
@@ -419,8 +428,9 @@ def _choices(gain: Floats, effort: Floats, need: Floats, most: int) -> tuple[Int
 
     for _ in range(ROUNDS):
         more, price = gain - has[:, column], effort - spent[:, column]
-        full = ((choice >= 0).sum(axis=1) >= most)[:, None]
-        more = np.where(full & (choice[:, column] < 0), -np.inf, more)
+        moved = (choice >= 0) | changed
+        full = (moved.sum(axis=1) >= most)[:, None]
+        more = np.where(full & ~moved[:, column], -np.inf, more)
         for wanted in need.T:
             cost = np.where(more >= (wanted - total)[:, None] - 1e-9, price, np.inf)
             cheapest = cost.argmin(axis=1)

@@ -423,6 +423,8 @@ class InstanceExplanation:
             path = np.array([self._path(prototype)])
             ends = {"after": alone._rows(path, alone.picked[pick][path])}
         else:
+            if pick not in PICKS:
+                raise alone._not_computed(pick)
             rows = alone._minimal_rows(pick)
             ends = {"after": rows}
             if pick == "best":

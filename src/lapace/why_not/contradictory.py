@@ -80,8 +80,8 @@ class _Contradiction(NamedTuple):
                 continue
             lead = "If the others stay" if count > 1 else "For any row to satisfy it"
             text = f" {lead}, {joined([move.text for move in moves], 'or')}."
-            distances = problem.distances(np.array(rows), np.full(len(rows), i))
-            row = record(problem.schema, rows[int(distances.argmin())])
+            efforts = problem.efforts(np.array(rows), np.full(len(rows), i))
+            row = record(problem.schema, rows[int(efforts.argmin())])
             why[i] = replace(self.why(i, text), moves=moves, row=row)
         return why
 

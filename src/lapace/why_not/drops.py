@@ -39,7 +39,7 @@ Set: TypeAlias = tuple[int, ...]  # constraints, by position, in order
 class _Drop(NamedTuple):
     """A set that can be dropped for an instance, and the row that `nearest` then returns."""
 
-    distance: float  # of the row from the instance
+    effort: float  # of the row
     which: Set
     row: Floats
     exact: bool = False  # whether no smaller set can be dropped
@@ -137,16 +137,16 @@ class DropSearch:
         answered = rows.steps.ok & self.problem.system.feasible(cells, originals)
         if answered.any():
             self.answers.append(take_rows(rows, answered))
-        distance = self.problem.distances(cells, rows.instance)
+        effort = self.problem.efforts(cells, rows.instance)
         return {
-            int(rows.instance[k]): _Drop(distance[k], which, cells[k])
+            int(rows.instance[k]): _Drop(effort[k], which, cells[k])
             for k in np.flatnonzero(rows.steps.ok)
         }
 
     # -- sets -------------------------------------------------------------------------------------
 
     def _small_sets(self, instance: Ints) -> dict[int, _Drop]:
-        """Finds the smallest sets of one or two, of equals the one whose row is closest.
+        """Finds the smallest sets of one or two, of equals the one whose row takes least effort.
 
         Among sets of the same size those with fewer rules come first.
         """
@@ -165,7 +165,7 @@ class DropSearch:
             for which in equals:
                 for i, drop in self._search_without(which, lacking).items():
                     enough.setdefault(i, []).append(drop._replace(exact=exact))
-            drops |= {i: min(each, key=lambda drop: drop.distance) for i, each in enough.items()}
+            drops |= {i: min(each, key=lambda drop: drop.effort) for i, each in enough.items()}
         return drops
 
     def _large_sets(self, free: Mapping[int, _Drop]) -> dict[int, _Drop]:

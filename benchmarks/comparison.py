@@ -148,7 +148,7 @@ def page(e2: Results) -> list[str]:
     ]
     fewer = "; ".join(f"{name} {count} {what}" for name, count, what in limits if count)
     about += f" At most: {fewer}." if fewer else ""
-    parts = ["# E2: every method, eight metrics", f"{e2.made} {REPEATS} {about}"]
+    parts = ["# E2: every method, eight metrics", e2.made, f"{REPEATS} {about}"]
     parts += ["## Mean over pairs", ABOUT_MEAN, brief(e2)]
     parts.append("![Every metric, by method: a dot per pair, a bar at their mean](e2.png)")
     parts += ["## Plausibility by other measures", ABOUT_PLAUSIBILITY, brief(e2, PLAUSIBILITY)]

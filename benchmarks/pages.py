@@ -140,7 +140,7 @@ chosen without them, but for adult-full."""
 def e1(results: Results) -> list[str]:
     """Returns E1: utility, centroids, paths and cost."""
     limits, protocol = results.plan.limits, results.plan.protocol
-    parts = ["# E1: utility and centroids", f"{results.made} {REPEATS}"]
+    parts = ["# E1: utility and centroids", results.made, REPEATS]
     for title, (about, columns) in SECTIONS.items():
         parts += [f"## {title}", about.format(instances=protocol.instances)]
         parts.append(_recipes(results.plan, results.figures, columns))

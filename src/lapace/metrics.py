@@ -142,8 +142,8 @@ def proximity(counterfactuals: Counterfactuals) -> float:
         >>> schema = Schema.infer(np.array([[0.0], [1.25], [2.5]]))
         >>> instances, cells = np.array([[0.0]]), np.array([[1.25], [2.5]])
         >>> instance, valid = np.array([0, 0]), np.array([True, True])
-        >>> proximity(Counterfactuals.of(schema, instances, cells, instance, valid=valid))
-        0.5
+        >>> round(proximity(Counterfactuals.of(schema, instances, cells, instance, valid=valid)), 3)
+        0.769
     """
     originals = counterfactuals.instances[counterfactuals.instance]
     return mean(counterfactuals.schema.distance(originals, counterfactuals.cells))
@@ -174,7 +174,7 @@ def diversity(counterfactuals: Counterfactuals) -> float:
         >>> instance, valid = np.array([0, 0, 1]), np.array([True, True, True])
         >>> found = Counterfactuals.of(schema, instances, cells, instance, valid=valid)
         >>> round(diversity(found), 3)
-        0.333
+        0.513
     """
     instance, cells = counterfactuals.instance, counterfactuals.cells
     i, j = matches(instance, instance)
@@ -337,7 +337,7 @@ def evaluate(
         >>> found = Counterfactuals.of(schema, rows[:1], rows[[5]], instance, valid=valid)
         >>> values = evaluate(found, classifier=lambda rows: rows[:, 0] > 1, reference=rows)
         >>> values["validity"], round(values["distance"], 3), values["range_distance"]
-        (1.0, 0.455, 0.5)
+        (1.0, 0.524, 0.5)
     """
     reading = counterfactuals.schema.read(reference).checked()
     train = reading.cells

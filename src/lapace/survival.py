@@ -43,7 +43,7 @@ Estimate: TypeAlias = tuple[Floats, Floats, Floats]  # survival and both ends of
 
 TREES, LEAF = 40, 3  # trees of the forest, and rows of a leaf, at least
 ROWS, KEPT = 4_000, 50  # rows it learns from, at most; rows that no label loses
-TOLD = 0.9  # share of the rows whose label the highest of several scores must be
+MATCHED = 0.9  # share of the rows whose label the highest of several scores must be
 RETRAINED = 10  # classifiers made by the user's function
 LEAST = 1e-4  # chance that an estimate leaves to the other side
 LIKELY = 0.95  # survival that `best` asks for
@@ -183,7 +183,7 @@ def _tell_labels(scores: Floats, codes: Ints) -> bool:
     One-against-one values of three labels, for instance, are not scores of single labels. Of two
     labels, `_decision` finds where the classifier decides.
     """
-    return scores.shape[1] == 2 or bool((scores.argmax(axis=1) == codes).mean() >= TOLD)
+    return scores.shape[1] == 2 or bool((scores.argmax(axis=1) == codes).mean() >= MATCHED)
 
 
 def _sample(codes: Ints, rng: np.random.Generator) -> Ints:

@@ -6,7 +6,8 @@ drops          rows are feasible, none is valid: the constraints without which a
 relaxation     how far a constraint is from holding for a row, and the constraint that admits it
 ```
 
-Every relaxation that `drops` names was searched under, so its row is what `nearest` then returns.
+Every relaxation that `drops` names was searched under. Its searches also start from the rows found
+under the rules alone, so hand its row to `explain` as a candidate to be sure to get it.
 """
 
 from __future__ import annotations

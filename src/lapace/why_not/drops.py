@@ -37,7 +37,7 @@ Set: TypeAlias = tuple[int, ...]  # constraints, by position, in order
 
 
 class _Drop(NamedTuple):
-    """A set that can be dropped for an instance, and the row that `nearest` then returns."""
+    """A set that can be dropped for an instance, and the row of `nearest` then found."""
 
     effort: float  # of the row
     which: Set
